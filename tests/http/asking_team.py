@@ -12,8 +12,6 @@ def pay(amount: int) -> str:
 clerk = Agent(name="Clerk", functions=[pay])
 desk = Agent(name="Desk", functions=[clerk.as_tool("ask_clerk", "Ask the clerk.")])
 office = Agent(
-    name="Office",
-    functions=[clerk.as_tool("ask_clerk", "Ask the clerk.", concurrent=True)],
-    concurrent_tools=True,
+    name="Office", functions=[clerk.as_tool("ask_clerk", "Ask the clerk.", concurrent=True)], concurrent_tools=True
 )
 boss = Agent(name="Boss", functions=[pay, clerk.as_tool("ask_clerk", "Ask the clerk.")])

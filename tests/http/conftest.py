@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,15 @@ from tests.support.scripted import ScriptedModel
 
 
 @pytest.fixture
-async def service(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
+def given() -> dict[str, Any]:
+    """Settings of the server; `with_settings` has others."""
+    return {}
+
+
+@pytest.fixture
+async def service(ready_url: str, model: ScriptedModel, given: dict[str, Any]) -> AsyncIterator[RunningServer]:
     """A server on each kind of database in turn."""
-    async with start_server(scripted(ready_url, model)) as running:
+    async with start_server(scripted(ready_url, model, **given)) as running:
         yield running
 
 

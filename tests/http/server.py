@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 import httpx2
+import pytest
 from litestar import Litestar
 from litestar.datastructures import State
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
@@ -202,6 +203,16 @@ def scripted(database_url: str, model: ScriptedModel, **given: Any) -> Settings:
     """Settings of a server whose model says what the test wrote, and which asks it once."""
     asked = {"openai_api_key": "test", "openai_base_url": model.url, "model_retries": 0}
     return server_settings(database_url=database_url, offline=False, **(asked | given))
+
+
+def with_settings(**given: Any) -> pytest.MarkDecorator:
+    """Have the test's `service` run with these settings."""
+    return pytest.mark.parametrize("given", [given], ids=["given"])
+
+
+def serve_team(name: str) -> pytest.MarkDecorator:
+    """Have the test's `service` serve the agents of one of the modules beside this."""
+    return with_settings(agents=[f"tests.http.{name}"])
 
 
 _free: dict[tuple[Any, ...], list[Litestar]] = defaultdict(list)

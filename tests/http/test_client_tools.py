@@ -92,17 +92,6 @@ async def test_stop_iteration_in_function_becomes_error() -> None:
     assert result == {"tool_call_id": "c1", "content": "Error: find failed: StopIteration: ", "is_error": True}
 
 
-async def test_a_blocking_client_does_so_too(service: RunningServer, model: ScriptedModel) -> None:
-    model.call("open_door", {"door": "back", "times": 2}, id="c1")
-    model.say("Done.")
-
-    def talk() -> str:
-        with Client(service.url) as client:
-            return client.sessions.create().run("Go.", tools=[open_door]).output_text
-
-    assert await asyncio.to_thread(talk) == "Done."
-
-
 async def test_repeated_call_resumes_at_break(service: RunningServer, model: ScriptedModel) -> None:
     model.call("open_door", {"door": "back"}, id="c1")
     model.say("Done.")

@@ -6,31 +6,22 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from swarmkeep.decide.checks import check_messages
 from swarmkeep.decide.commands import create_session
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.codec import Json, digest
-from swarmkeep.events.errors import InvalidImport, InvalidRequest
+from swarmkeep.events.errors import InvalidImport
 from swarmkeep.events.facts import MessageAdded
 from swarmkeep.events.records import CompletionRecord, RequestRecord
 from swarmkeep.events.state import State
 from swarmkeep.history.conversations import import_conversations
-from swarmkeep.history.replay import rebuild_request
-from swarmkeep.models.model import normalise_message
 from swarmkeep.request.request import Profile, build_request
 from swarmkeep.store.records import SessionKey
 from tests.http.server import RunningServer, server_settings, start_server
 from tests.http.websocket.client import connect_session
-from tests.support.hypothesis_profiles import examples
 from tests.support.logs.hostile import FOREIGN_PARTS
-from tests.support.logs.strategies import odd_parts
 from tests.support.rules import find_body_faults, find_faults
 from tests.support.scripted import ScriptedModel
 
@@ -172,41 +163,3 @@ async def test_old_sessions_with_foreign_parts_go_on(service: RunningServer, mod
     rebuilt = await service.get(f"{path}/events/{run['messages'][-1]['seq']}/request")
     assert rebuilt.content == model.raw_requests[-1]
     assert "tool_result" in rebuilt.text
-
-
-CALLED: Json = {"role": "assistant", "content": None, "tool_calls": [
-    {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
-]}  # fmt: skip
-ROLES = ("user", "system", "developer", "assistant", "tool")
-SAYING = st.tuples(st.sampled_from(ROLES), st.lists(odd_parts(), max_size=3), st.booleans())
-
-
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(said=st.lists(SAYING, min_size=1, max_size=4), answered=st.lists(odd_parts(), max_size=3))
-async def test_any_part_leaves_requests_valid(
-    service: RunningServer, said: list[tuple[str, list[Json], bool]], answered: list[Json]
-) -> None:
-    """As they were taken at the door, or recorded by an older release; each is followed by an answer in parts."""
-    store, key = service.engine.store, SessionKey("default", uuid4().hex)
-    own, other = (Profile(name="Front", model=model, instructions="Be kind.") for model in ("m", "other"))
-    drafts = draft_events("Front", create_session("Front", {}, {}, []), None)
-    state = (await store.append(key, State(), drafts)).state
-    sent: dict[int, bytes] = {}
-    for role, parts, is_checked in said:
-        message = {"role": role, "content": parts, **({"tool_call_id": "c1"} if role == "tool" else {})}
-        messages = [CALLED, message] if role == "tool" else [message]
-        with suppress(InvalidRequest):
-            messages = [*check_messages(messages, "")] if is_checked else messages
-        facts = [MessageAdded(message=message) for message in messages]
-        state = (await store.append(key, state, draft_events("Front", facts, None))).state
-        request = build_request(state, own)
-        sent[state.seq + 1] = request.body()
-        content = [*answered, {"type": "text", "text": "So."}]
-        reply = normalise_message({"content": content, "reasoning": "hm"}, "Front", (), ("m", ""))
-        completion = CompletionRecord(model="m", finish_reason="stop", request=request.record)
-        facts = [MessageAdded(message=reply, completion=completion)]
-        drafts = draft_events("Front", facts, None)
-        state = (await store.append(key, state, drafts, blobs=request.blobs)).state
-    for seq in range(1, state.seq + 1):
-        assert find_body_faults(build_request(await store.state(key, at=seq), other).body()) == []
-    assert {seq: await rebuild_request(store, key, seq) for seq in sent} == sent

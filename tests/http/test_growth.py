@@ -1,28 +1,27 @@
-"""Costs in kind: what a server holds does not grow with use; what reading a session and a stream's piece take."""
+"""Costs in kind: what a server holds does not grow with use; nothing that takes its time takes somebody else's."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import closing
+from pathlib import Path
 from uuid import uuid4
 
 import httpx2
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from swarmkeep.events.codec import Json, decode, encode
+from swarmkeep.events.codec import decode, encode
 from swarmkeep.http.sse import frame, write_item
 from swarmkeep.models.replies import read_text_chunk
-from swarmkeep.runs.hub import Feed, Hub, MessageDeltas
-from swarmkeep.store.reading import decode_event
+from swarmkeep.runs.hub import MessageDeltas
 from swarmkeep.store.records import SessionKey
 from tests.http.server import RunningServer, scripted, server_settings, start_server
 from tests.http.test_streams import wait_until_nobody_reads
 from tests.support.calls import count_calls
 from tests.support.growth import measure
-from tests.support.loop_watch import watch_callbacks
+from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 from tests.support.waiting import wait_until
 
@@ -78,21 +77,6 @@ async def test_server_memory_does_not_grow(ready_url: str) -> None:
 # How much is read of a session that was read before: as much as the memory for states allows.
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
-async def test_states_kept_within_memory_limit(sqlite_ready: str, model: ScriptedModel, is_kept: bool) -> None:
-    bounds = {} if is_kept else {"state_cache_bytes": 1}
-    async with start_server(scripted(sqlite_ready, model, **bounds)) as server:
-        session = await server.session()
-        for number in range(3):
-            model.say(f"answer {number}")
-            (await server.post(f"{session}/runs", {"input": "hello"})).raise_for_status()
-        with count_calls() as counted:
-            shown = await server.get(session)
-        assert shown.json()["message_count"] == 6
-        # One, to see that it is still where it was; or its creation, and four of each run.
-        assert counted[decode_event.__code__] == (1 if is_kept else 1 + 3 * 4)
-
-
 # What a piece of a stream costs in kind, from the provider's bytes to the reader's. Times are for the benchmarks.
 
 PIECES = 300
@@ -133,25 +117,6 @@ async def test_piece_decoded_and_encoded_once(server: RunningServer, model: Scri
     assert many[decode.__code__] - few[decode.__code__] < 10
 
 
-async def test_simultaneous_pieces_travel_together(server: RunningServer, model: ScriptedModel) -> None:
-    texts = [f"{number} " for number in range(50)]
-    chunks = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in texts]
-    end: Json = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    model.chunks([b"".join(b"data: %b\n\n" % encode(chunk) for chunk in [*chunks, end])])
-    session = await server.session()
-    async with server.stream(f"{session}/events") as other:
-        with count_calls() as counted:
-            body = {"input": "hello", "stream": True}
-            frames = await server.read_stream(f"{session}/runs", body, method="POST")
-            frames_of_other = await other.until("run.completed")
-    for seen in (frames, frames_of_other):
-        assert [frame.data["content"] for frame in seen if frame.event == "message.delta"] == texts
-    # That it begins, what it says, and its end; one read of a socket may be two.
-    assert counted[Hub.show.__code__] <= 4
-    assert counted[encode.__code__] >= len(texts)
-    assert counted[write_item.__code__] < 20
-
-
 async def test_waiting_pieces_written_once_for_readers(server: RunningServer) -> None:
     session = await server.session()
     key = SessionKey("default", session.rpartition("/")[2])
@@ -171,23 +136,85 @@ async def test_waiting_pieces_written_once_for_readers(server: RunningServer) ->
     assert counted[RequestResponseCycle.send.__code__] == 2
 
 
-async def test_reader_sets_one_timer() -> None:
-    with closing(Feed(10, 1000)) as feed, count_calls() as counted:
-        for _ in range(PIECES):
-            waiting = asyncio.create_task(feed.wait(60))
-            await asyncio.sleep(0)
-            feed.put(MessageDeltas("r", "A", 1, [{"content": "word "}]))
-            await waiting
-            assert feed.take() is not None
-    assert counted[Feed._set_timer.__code__] == 1
+# Tools that block, and models that are slow, hold nobody up.
 
 
-async def test_piece_takes_three_loop_turns(server: RunningServer, model: ScriptedModel) -> None:
-    await read_stream(server, model, 1)
-    counts = []
-    for pieces in (1, PIECES + 1):
-        with watch_callbacks() as watch:
-            await read_stream(server, model, pieces)
-        counts.append(watch.count)
-    # The provider's bytes arrive; the run's task passes them on; the reader's task writes them. And some for the rest.
-    assert counts[1] - counts[0] < 3.5 * PIECES
+SLOW_TEAM = '''
+import time
+from pathlib import Path
+
+from swarmkeep import Agent
+
+
+def wait_for_file(path: str) -> str:
+    """Block the thread until there is such a file, for two minutes at most."""
+    for _ in range(1200):
+        if Path(path).exists():
+            return "it is there"
+        time.sleep(0.1)
+    return "it never came"
+
+
+def read_up(context_variables: dict) -> str:
+    """Instructions that have to be fetched from somewhere."""
+    return wait_for_file(context_variables["path"]) if "path" in context_variables else "You wait."
+
+
+waiter = Agent(name="Waiter", instructions=read_up, functions=[wait_for_file])
+'''
+
+
+@pytest.mark.long
+async def test_blocking_tools_hold_up_no_others(tmp_path: Path) -> None:
+    team, signal = tmp_path / "slow_team.py", tmp_path / "signal"
+    team.write_text(SLOW_TEAM)
+    with ScriptedModel(default=lambda request: "Hello.") as model:
+        env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "test"}
+        server = ServerProcess(tmp_path, agents=[str(team)], offline=False, env=env)
+        with server:
+            service = RunningServer(None, server.url)  # type: ignore[arg-type]
+            slow = []
+            for number in range(20):
+                reader = await service.session(context_variables={"path": str(signal)})
+                slow.append((reader, await service.run(reader, background=True)))
+                model.call("wait_for_file", {"path": str(signal)}, id=f"c{number}")
+                session = await service.session()
+                slow.append((session, await service.run(session, background=True)))
+            await model.wait_for_requests_async(20)
+            for _ in range(20):
+                assert (await service.get("/health/live")).status_code == 200
+                assert (await service.run(await service.session()))["output_text"] == "Hello."
+            assert (await service.get("/health/ready")).status_code == 200
+            for session, run in slow:
+                assert (await service.get(f"{session}/runs/{run['id']}")).json()["status"] == "running"
+            signal.touch()
+            for session, run in slow:
+                frames = await service.read_stream(f"{session}/runs/{run['id']}/stream")
+                assert frames[-1].data["output_text"] == "Hello."
+            await service.client.aclose()
+
+
+# It is PostgreSQL whose connections could run out.
+@pytest.mark.long
+@pytest.mark.parametrize("ready_url", ["postgres"], indirect=True)
+async def test_two_hundred_waiting_runs_block_none(service: RunningServer, model: ScriptedModel) -> None:
+    count = 200
+    for _ in range(count):
+        model.hang(then="At last.")
+    slow = []
+    for _ in range(count):
+        session = await service.session()
+        slow.append((session, await service.run(session, background=True)))
+    await model.wait_for_requests_async(count, within=60)
+    model.say("At once.")
+    assert (await service.run(await service.session()))["output_text"] == "At once."
+    for path in ("live", "ready"):
+        assert (await service.get(f"/health/{path}")).status_code == 200
+    assert len((await service.get("/v1/sessions?status=running&limit=200")).json()["data"]) == count
+    model.release()
+
+    async def outcome(session: str, run: str) -> str:
+        frames = await service.read_stream(f"{session}/runs/{run}/stream")
+        return str(frames[-1].data["output_text"])
+
+    assert await asyncio.gather(*(outcome(session, run["id"]) for session, run in slow)) == ["At last."] * count

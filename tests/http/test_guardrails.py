@@ -3,52 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 from openai import AsyncOpenAI
 
-from tests.http.server import RunningServer, scripted, start_server
+from tests.http.server import RunningServer, serve_team
 from tests.support.scripted import ScriptedModel
 
-pytestmark = pytest.mark.one_database
+pytestmark = [pytest.mark.one_database, serve_team("guarded_team")]
 
 SECRET = "swordfish"
 
 
-@pytest.fixture
-async def guarded(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
-    async with start_server(scripted(ready_url, model, agents=["tests.http.guarded_team"])) as running:
-        yield running
-
-
-async def test_an_agent_shows_its_guardrails(guarded: RunningServer) -> None:
-    shown = (await guarded.get("/v1/agents/Guarded")).json()
+async def test_an_agent_shows_its_guardrails(service: RunningServer) -> None:
+    shown = (await service.get("/v1/agents/Guarded")).json()
     assert shown["input_guardrails"] == ["length_limit", "no_secrets"]
     assert (shown["output_guardrails"], shown["tool_guardrails"]) == (["no_secrets"], {"note": ["no_secrets"]})
 
 
-async def test_guardrail_refusal_told_everywhere(guarded: RunningServer, model: ScriptedModel) -> None:
-    session = await guarded.session()
-    run = await guarded.run(session, f"It is {SECRET}.")
+async def test_guardrail_refusal_told_everywhere(service: RunningServer, model: ScriptedModel) -> None:
+    session = await service.session()
+    run = await service.run(session, f"It is {SECRET}.")
     assert (run["status"], run["stop_reason"], run["output_text"]) == ("completed", "guardrail", "Not here.")
-    messages = (await guarded.get(f"{session}/messages")).json()["data"]
+    messages = (await service.get(f"{session}/messages")).json()["data"]
     assert [message["guardrail"] for message in messages] == ["no_secrets", "no_secrets"]
     model.say(["It is sword", "fish."])
-    frames = await guarded.read_stream(f"{session}/runs", {"input": "What is it?", "stream": True}, method="POST")
+    frames = await service.read_stream(f"{session}/runs", {"input": "What is it?", "stream": True}, method="POST")
     assert [frame.event for frame in frames if frame.event == "message.delta"] == []
-    everything = json.dumps([await guarded.events(session), (await guarded.get(f"{session}/messages")).json()])
+    everything = json.dumps([await service.events(session), (await service.get(f"{session}/messages")).json()])
     assert "fish." not in everything.replace("swordfish.", "")
-    transcript = await guarded.get(f"{session}/transcript")
+    transcript = await service.get(f"{session}/transcript")
     assert "refuses the answer: it is not shown to anybody" in transcript.text
     assert "refuses what was said" in transcript.text
-    replayed = (await guarded.post(f"{session}/replay")).json()
+    replayed = (await service.post(f"{session}/replay")).json()
     assert (replayed["matches"], replayed["divergences"]) == (True, [])
-    assert (await guarded.get(f"{session}/verify")).json()["valid"] is True
+    assert (await service.get(f"{session}/verify")).json()["valid"] is True
 
 
-async def test_guardrail_refusal_is_response_answer(guarded: RunningServer, model: ScriptedModel) -> None:
-    async with AsyncOpenAI(base_url=f"{guarded.url}/openai/v1", api_key="none", max_retries=0) as openai:
+async def test_guardrail_refusal_is_response_answer(service: RunningServer, model: ScriptedModel) -> None:
+    async with AsyncOpenAI(base_url=f"{service.url}/openai/v1", api_key="none", max_retries=0) as openai:
         made = await openai.responses.create(model="Guarded", input=f"It is {SECRET}.")
         assert (made.status, made.output_text, made.incomplete_details) == ("completed", "Not here.", None)
         assert await openai.responses.retrieve(made.id) == made
@@ -63,11 +56,11 @@ async def test_guardrail_refusal_is_response_answer(guarded: RunningServer, mode
         assert [message["content"] for message in model.requests[0]["messages"][1:]] == ["What is it?"]
 
 
-async def test_callers_attach_nothing_for_models(guarded: RunningServer, model: ScriptedModel) -> None:
+async def test_callers_attach_nothing_for_models(service: RunningServer, model: ScriptedModel) -> None:
     attached = {"model": "gpt-4o", "message": {"reasoning_content": SECRET}}
     said = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hm.", "provider": attached}]
-    session = await guarded.session(messages=said)
+    session = await service.session(messages=said)
     model.say("Yes?")
-    assert (await guarded.run(session, [*said, {"role": "user", "content": "So?"}]))["output_text"] == "Yes?"
+    assert (await service.run(session, [*said, {"role": "user", "content": "So?"}]))["output_text"] == "Yes?"
     assert model.requests[0]["model"] == attached["model"]
-    assert SECRET not in json.dumps([model.requests, await guarded.events(session)])
+    assert SECRET not in json.dumps([model.requests, await service.events(session)])

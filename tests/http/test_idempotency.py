@@ -122,19 +122,6 @@ async def test_fork_made_once_per_key(service: RunningServer) -> None:
     assert (first.status_code, first.json()) == (second.status_code, second.json())
 
 
-@pytest.mark.parametrize("path", ["/runs", "/fork", ""])
-async def test_different_body_under_same_key_refused(service: RunningServer, model: ScriptedModel, path: str) -> None:
-    session = await service.session()
-    bodies = {"/runs": ({"input": "a"}, {"input": "b"}), "/fork": ({}, {"metadata": {"a": 1}})}
-    first, other = bodies.get(path, ({"metadata": {"a": 1}}, {"metadata": {"a": 2}}))
-    send = service.post if path else service.patch
-    if path == "/runs":
-        model.say("Done.")
-    assert (await send(f"{session}{path}", first, headers=KEY)).status_code in (200, 201)
-    refused = await send(f"{session}{path}", other, headers=KEY)
-    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
-
-
 async def rename_session(service: RunningServer, session_id: str, name: str) -> None:
     def rename(connection: Connection) -> None:
         for table, column in [*((each, each.c.session_id) for each in SESSION_TABLES), (sessions, sessions.c.id)]:
@@ -180,25 +167,6 @@ async def test_key_without_id_refused_with_one(service: RunningServer, made_by: 
     assert (await service.post(path, {}, headers=KEY)).status_code == 201
     refused = await service.post(path, {"id": "two"}, headers=KEY)
     assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
-
-
-@pytest.mark.parametrize("made_by", ["create", "fork"])
-async def test_concurrent_key_with_other_ids_makes_one(service: RunningServer, made_by: str) -> None:
-    path = await make_source(service, made_by)
-    before = len((await service.get("/v1/sessions")).json()["data"])
-    sent = [service.post(path, {"id": f"s{number}"}, headers=KEY) for number in range(8)]
-    codes = sorted(answer.status_code for answer in await asyncio.gather(*sent))
-    assert codes == [201, *[422] * 7]
-    assert len((await service.get("/v1/sessions")).json()["data"]) == before + 1
-
-
-async def test_session_creation_key_reusable_on_another(service: RunningServer, model: ScriptedModel) -> None:
-    model.say("Done.")
-    await service.post("/v1/sessions", {"id": "one"}, headers=KEY)
-    other = await service.session()
-    assert (await service.patch(other, {"metadata": {"a": 1}}, headers=KEY)).status_code == 200
-    another = await service.session()
-    assert (await service.post(f"{another}/runs", {"input": "hi"}, headers=KEY)).status_code == 200
 
 
 async def test_key_freed_by_session_deletion(service: RunningServer) -> None:

@@ -53,6 +53,17 @@ async def change(url: str, old: str, new: str, session_id: str = "s1") -> int:
     return min(changed)
 
 
+async def begin_and_change_file(url: str, model: ScriptedModel) -> tuple[str, Any]:
+    """A run that waits, of which a picture was changed since; and the row as it was."""
+    async with start_server(scripted(url, model)) as service:
+        run_id = await begin(service, model)
+    store = open_store(url)
+    (row,) = await read_rows(store, files)
+    await change_row(store, files, row, content=make_png(30))
+    await store.close()
+    return run_id, row
+
+
 def make_body(operation: Operation) -> Any:
     ends = [body for end, body in BODIES.items() if operation.path.endswith(end)]
     return ends[0] if ends else operation.body
@@ -167,28 +178,21 @@ async def test_changed_abandoned_run_is_not_taken_over(ready_url: str, model: Sc
 
 
 async def test_a_file_that_was_changed_reaches_no_model(ready_url: str, model: ScriptedModel) -> None:
-    async with start_server(scripted(ready_url, model)) as service:
-        run_id = await begin(service, model)
-    store = open_store(ready_url)
-    (row,) = await read_rows(store, files)
-    await change_row(store, files, row, content=make_png(30))
+    run_id, row = await begin_and_change_file(ready_url, model)
     async with start_server(scripted(ready_url, model)) as service:
         await service.post(f"/v1/sessions/s1/runs/{run_id}/resume", {**decide(), "stream": False}, timeout=5.0)
         assert (await service.get("/v1/sessions", params={"damaged": "true"})).json()["data"][0]["damaged_seq"] == 3
         check_problem(await service.post(f"/v1/sessions/s1/runs/{run_id}/cancel"), 409, "history_damaged")
         assert len(model.requests) == 1
+        store = open_store(ready_url)
         await change_row(store, files, row, content=row["content"])
+        await store.close()
         assert (await service.get("/v1/sessions/s1/verify")).json()["valid"]
         assert (await service.get("/v1/sessions", params={"damaged": "true"})).json()["data"] == []
-    await store.close()
 
 
 async def test_who_waits_at_another_server_is_told(ready_url: str, model: ScriptedModel) -> None:
-    async with start_server(scripted(ready_url, model)) as service:
-        run_id = await begin(service, model)
-    store = open_store(ready_url)
-    (row,) = await read_rows(store, files)
-    await change_row(store, files, row, content=make_png(30))
+    run_id, _ = await begin_and_change_file(ready_url, model)
     given = scripted(ready_url, model, lease_seconds=1.0)
     async with start_server(given) as service, start_server(given) as other:
         # The other one knows the session from before, when nothing was wrong with it.
@@ -198,21 +202,15 @@ async def test_who_waits_at_another_server_is_told(ready_url: str, model: Script
         async with asyncio.timeout(20):
             with pytest.raises(HistoryDamaged):
                 await other.engine.runs.wait(SessionKey("default", "s1"), run_id)
-    await store.close()
 
 
 async def test_stream_of_a_damaged_session_ends(ready_url: str, model: ScriptedModel) -> None:
-    async with start_server(scripted(ready_url, model)) as service:
-        run_id = await begin(service, model)
-    store = open_store(ready_url)
-    (row,) = await read_rows(store, files)
-    await change_row(store, files, row, content=make_png(30))
+    run_id, _ = await begin_and_change_file(ready_url, model)
     async with start_server(scripted(ready_url, model)) as service:
         resume = f"/v1/sessions/s1/runs/{run_id}/resume"
         async with asyncio.timeout(20), service.stream(resume, {**decide(), "stream": True}, method="POST") as stream:
             assert "done" not in [frame.event for frame in await stream.read_rest()]
         assert len(model.requests) == 1
-    await store.close()
 
 
 async def test_decision_counts_for_the_shown_arguments(service: RunningServer, model: ScriptedModel) -> None:

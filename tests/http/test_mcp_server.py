@@ -84,7 +84,6 @@ async def test_tools_answer_as_routes_do(service: RunningServer, model: Scripted
     assert (await service.get(path)).json()["seq"] == 5
 
 
-@pytest.mark.one_database
 async def test_tools_fit_role_and_read_only(service: RunningServer) -> None:
     names = {}
     for role in ("read", "run", "approve", "support", "audit", "write"):
@@ -101,7 +100,6 @@ async def test_tools_fit_role_and_read_only(service: RunningServer) -> None:
     assert names["read"] == names["run"] == names["approve"] == names["support"]
 
 
-@pytest.mark.one_database
 async def test_tenants_are_apart(service: RunningServer) -> None:
     acme, other = await create_key(service, "acme"), await create_key(service, "other")
     await service.post("/v1/sessions", {"id": "s"}, headers=acme)
@@ -114,22 +112,6 @@ async def test_tenants_are_apart(service: RunningServer) -> None:
             await session.read_resource("swarmkeep://sessions/s")
 
 
-@pytest.mark.one_database
-async def test_redacted_content_stays_away(service: RunningServer, model: ScriptedModel) -> None:
-    path = await service.session(id="s")
-    model.say("Your number is 4711.")
-    await service.run(path, "What is my number?")
-    await service.post(f"{path}/redact", {"seqs": [4], "reason": "asked for"})
-    async with connect(service) as session:
-        told = [
-            await call(session, "list_events", session_id="s"),
-            await call(session, "list_messages", session_id="s"),
-        ]
-        told.append((await session.read_resource("swarmkeep://sessions/s/transcript")).model_dump_json())
-        assert "4711" not in str(told)
-
-
-@pytest.mark.one_database
 async def test_resources_are_paged_and_read(plain: RunningServer) -> None:
     for number in range(51):
         await plain.session(id=f"s{number}")
@@ -153,7 +135,6 @@ async def test_resources_are_paged_and_read(plain: RunningServer) -> None:
                 await session.read_resource(odd)
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -177,7 +158,6 @@ async def test_wrong_arguments_are_explained(plain: RunningServer, arguments: Js
     assert words in result["content"][0]["text"]
 
 
-@pytest.mark.one_database
 async def test_no_message_is_an_internal_error(plain: RunningServer) -> None:
     texts = [
         "", "{", "[]", "null", "7", '"\\ud800"', "[" * 1000, '{"jsonrpc": "2.0", "id": 1, "method": "nothing"}',
@@ -200,7 +180,6 @@ async def test_no_message_is_an_internal_error(plain: RunningServer) -> None:
     assert (await send(plain, {"jsonrpc": "2.0", "method": "notifications/initialized"})).status_code == 202
 
 
-@pytest.mark.one_database
 async def test_answer_is_bounded(plain: RunningServer) -> None:
     path = await plain.session(id="s")
     for _ in range(9):
@@ -225,7 +204,6 @@ async def test_any_server_answers_and_names_the_request(pair: tuple[RunningServe
 
 
 @pytest.mark.long
-@pytest.mark.one_database
 async def test_conformance_suite(plain: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = await asyncio.to_thread(install_packages, tmp_path_factory.getbasetemp())
     if folder is None:

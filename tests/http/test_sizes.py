@@ -1,8 +1,7 @@
-"""How large the context, the metadata and the messages of a session may be, on every way in."""
+"""How large the context, the metadata and the messages of a session may be, on every way in; and pages of lists."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from swarmkeep.events.codec import Json
 from tests.http.server import RunningServer, check_problem, scripted, server_settings, start_server
 from tests.support.scripted import ScriptedModel
 
@@ -67,42 +67,6 @@ async def test_run_input_and_results_bounded(small: RunningServer, model: Script
     assert (await small.get(f"{session}/runs/{run['id']}")).json()["status"] == "waiting"
 
 
-async def test_queued_runs_count_together(small: RunningServer, model: ScriptedModel) -> None:
-    model.hang(then="first")
-    model.say("second")
-    session = await small.session()
-    await small.run(session, background=True)
-    await model.wait_for_requests_async(1)
-    queued = {"input": "hi", "on_busy": "queue", "background": True}
-    run = (await small.post(f"{session}/runs", queued | {"context_variables": {"a": LARGE}})).json()
-    await refuse(small, f"{session}/runs", queued | {"context_variables": {"b": LARGE}}, CONTEXT)
-    model.release()
-    async with asyncio.timeout(20):
-        await small.read_stream(f"{session}/runs/{run['id']}/stream")
-    assert (await small.get(session)).json()["context_variables"] == {"a": LARGE}
-
-
-async def test_context_outgrowing_function_told_run_continues(small: RunningServer, model: ScriptedModel) -> None:
-    model.call("remember", {"key": "b", "value": LARGE}, id="c1")
-    model.say("I could not keep it.")
-    session = await small.session(context_variables={"a": LARGE})
-    run = await small.run(session)
-    assert (run["status"], run["context_variables"]) == ("completed", {"a": LARGE})
-    [result] = [message for message in model.requests[1]["messages"] if message["role"] == "tool"]
-    assert result["content"].startswith("Error: remember ran")
-    assert "SWARMKEEP_MAX_CONTEXT_BYTES" in result["content"]
-    assert [event["type"] for event in await small.events(session) if event["type"] == "context.updated"] == []
-
-
-async def test_overlong_result_becomes_model_error(small: RunningServer, model: ScriptedModel) -> None:
-    model.call("get_weather", {"city": "R" * 400}, id="c1")
-    model.say("That is no city.")
-    run = await small.run(await small.session())
-    assert run["status"] == "completed"
-    [result] = [message for message in run["messages"] if message["role"] == "tool"]
-    assert "SWARMKEEP_MAX_MESSAGE_BYTES" in result["content"]
-
-
 async def test_imports_bounded_and_refusal_leaves_nothing(small: RunningServer, tmp_path: Path) -> None:
     async with start_server(server_settings(database_url=f"sqlite:///{tmp_path}/other.db")) as other:
         for body, setting in (
@@ -131,19 +95,85 @@ async def test_response_instructions_bounded_stored_or_not(
     assert model.requests == []
 
 
-async def test_oversized_old_content_may_shrink(sqlite_ready: str) -> None:
-    async with start_server(server_settings(database_url=sqlite_ready)) as before:
-        session = await before.session(context_variables={"a": LARGE, "b": LARGE})
-    async with start_server(server_settings(database_url=sqlite_ready, max_context_bytes=100)) as after:
-        assert (await after.patch(session, {"context_variables": {"a": None}})).status_code == 200
-        await refuse(after, session, {"context_variables": {"c": 1}}, CONTEXT, method="PATCH")
-        assert (await after.run(session))["status"] == "completed"
+# Pages of lists end early where their items are large, and lose nothing.
 
 
-async def test_largest_allowed_kept_exactly(sqlite_ready: str) -> None:
-    largest = {"role": "user", "content": "ä" * 50}
-    size = len(json.dumps(largest, ensure_ascii=False, separators=(",", ":")).encode())
-    for limit, status in ((size, 201), (size - 1, 413)):
-        settings = server_settings(database_url=sqlite_ready, max_message_bytes=limit)
-        async with start_server(settings) as service:
-            assert (await service.post("/v1/sessions", {"messages": [largest]})).status_code == status
+PAGE_BYTES = 2_000
+WORDS = "ä" * 600
+
+
+@pytest.fixture
+async def paged(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
+    """A server whose pages end at 2,000 bytes."""
+    async with start_server(scripted(ready_url, model)) as running:
+        running.engine.reader.page_bytes = PAGE_BYTES
+        yield running
+
+
+async def read_all(service: RunningServer, path: str, **query: Any) -> tuple[list[Json], list[int]]:
+    """The items of all pages, and how many were on each."""
+    items: list[Json] = []
+    counts: list[int] = []
+    cursor = None
+    while True:
+        page = (await service.get(path, params=query | ({} if cursor is None else {"cursor": cursor}))).json()
+        items += page["data"]
+        counts.append(len(page["data"]))
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return items, counts
+
+
+async def test_session_list_counts_shown_items(paged: RunningServer) -> None:
+    for number in range(7):
+        await paged.session(id=f"s{number}", context_variables={"a": WORDS})
+    await paged.session(id="s7", metadata={"m": WORDS * 2})
+    items, counts = await read_all(paged, "/v1/sessions")
+    assert [item["id"] for item in items] == [f"s{number}" for number in (7, 6, 5, 4, 3, 2, 1, 0)]
+    # The largest fills a page by itself, and seven without their contexts are of some 400 bytes each.
+    assert (counts[0], len(counts)) == (1, 3)
+    items, counts = await read_all(paged, "/v1/sessions", include="context_variables")
+    assert [item["id"] for item in items] == [f"s{number}" for number in (7, 6, 5, 4, 3, 2, 1, 0)]
+    assert counts == [1, 2, 2, 2, 1]
+    items, counts = await read_all(paged, "/v1/sessions", include="context_variables", limit=1)
+    assert counts == [1] * 8
+
+
+async def test_messages_and_events_page_small(paged: RunningServer) -> None:
+    messages = [{"role": "user", "content": f"{number} {WORDS}"} for number in range(5)]
+    session = await paged.session(messages=[*messages, {"role": "user", "content": "last"}])
+    items, counts = await read_all(paged, f"{session}/messages")
+    assert [item["content"] for item in items] == [*(message["content"] for message in messages), "last"]
+    assert counts == [2, 2, 2]
+    items, counts = await read_all(paged, f"{session}/events")
+    assert [item["seq"] for item in items] == [1, 2, 3, 4, 5, 6, 7]
+    assert counts == [3, 2, 2]
+    items, _ = await read_all(paged, f"{session}/events", type="message.added", after=2)
+    assert [item["seq"] for item in items] == [3, 4, 5, 6, 7]
+
+
+async def test_runs_come_in_small_pages(paged: RunningServer, model: ScriptedModel) -> None:
+    session = await paged.session()
+    for number in range(3):
+        model.say(WORDS)
+        await paged.run(session, f"{number} {WORDS}")
+    items, counts = await read_all(paged, f"{session}/runs")
+    assert [item["messages"][0]["content"][0] for item in items] == ["2", "1", "0"]
+    assert counts == [1, 1, 1]
+
+
+async def test_what_fits_is_one_page(paged: RunningServer) -> None:
+    session = await paged.session(messages=[{"role": "user", "content": "hi"}] * 3)
+    for path in ("/v1/sessions", f"{session}/messages", f"{session}/events", "/v1/audit"):
+        assert len((await read_all(paged, path))[1]) == 1
+
+
+async def test_streams_and_exports_ignore_page_size(paged: RunningServer) -> None:
+    session = await paged.session(messages=[{"role": "user", "content": f"{number} {WORDS}"} for number in range(9)])
+    async with paged.stream(f"{session}/events") as frames:
+        assert [(await frames.next()).seq for _ in range(10)] == [*range(1, 11)]
+    lines = {"accept": "application/x-ndjson"}
+    part = (await paged.get(f"{session}/events?after=1", headers=lines)).content
+    assert part.count(b"\n") == 9
+    assert (await paged.get(f"{session}/verify")).json()["valid"]
+    assert (await paged.get(f"{session}/transcript?format=html")).text.count(WORDS) == 9

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, closing, contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from swarmkeep.events.facts import RecordedEvent
 from swarmkeep.http.metrics import ServerLimits
-from swarmkeep.runs.agents import Registry
-from swarmkeep.runs.engine import build_engine
-from swarmkeep.runs.hub import Hub, MessageDeltas, MessageStarted, join_text
-from swarmkeep.runs.reader import flatten, follow_batches
-from swarmkeep.serve.settings import Settings
-from swarmkeep.store.opening import open_store
-from swarmkeep.store.records import SessionKey
 from tests.http.server import Frame, RunningServer, durable_frames, scripted, start_server
-from tests.http.team import front
 from tests.http.test_streams import content_of, wait_until_nobody_reads
-from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 from tests.support.waiting import wait_until
-
-TEAM = str(Path(__file__).with_name("team.py"))
 
 
 async def start_streaming_run(service: RunningServer, session: str) -> str:
@@ -85,145 +70,7 @@ async def test_cut_live_stream_resumes_on_any_server(
         await wait_until_nobody_reads(server)
 
 
-def read_over_http(server: ServerProcess, path: str, last_seen: int, count: int | None) -> list[tuple[int, str]]:
-    """Durable frames (id, type) of a stream that is cut after `count` frames, or read to its end."""
-    found: list[tuple[int, str]] = []
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nLast-Event-ID: {last_seen}\r\n\r\n"
-        connection.sendall(head.encode())
-        lines = connection.makefile("rb")
-        seq, frames = 0, 0
-        for line in lines:
-            text = line.decode().strip()
-            if text.startswith("id: "):
-                seq = int(text[4:])
-            elif text.startswith("event: ") and seq:
-                found.append((seq, text[7:]))
-                seq = 0
-            elif text.startswith("data: "):
-                frames += 1
-                if frames == count:
-                    break
-    return found
-
-
-@pytest.mark.long
-def test_cut_stream_rejoined_across_two_processes(ready_url: str, model: ScriptedModel, tmp_path: Path) -> None:
-    model.call("get_weather", {"city": "Rome"}, id="c1")
-    model.call("remember", {"key": "a", "value": "b"}, id="c2")
-    model.say("It is sunny.")
-    env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "test", "SWARMKEEP_POLL_SECONDS": "0.05"}
-
-    def server(name: str) -> ServerProcess:
-        folder = tmp_path / name
-        folder.mkdir()
-        return ServerProcess(folder, database_url=ready_url, agents=[TEAM], offline=False, env=env)
-
-    with server("one") as one, server("other") as other:
-        assert post(one, "/v1/sessions", {"id": "s"})["id"] == "s"
-        run = post(one, "/v1/sessions/s/runs", {"input": "hi", "background": True})
-        path = f"/v1/sessions/s/runs/{run['id']}/stream"
-        seen: list[tuple[int, str]] = []
-        for turn in range(100):
-            frames = read_over_http((one, other)[turn % 2], path, seen[-1][0] if seen else 0, None if turn > 40 else 1)
-            seen += frames
-            if seen and seen[-1][1] == "run.completed":
-                break
-        assert [seq for seq, _ in seen] == list(range(2, len(seen) + 2))
-        assert seen[-1][1] == "run.completed"
-        assert one.stop() == other.stop() == 0
-
-
-def post(server: ServerProcess, path: str, body: Any) -> Any:
-    import http.client
-    import json
-
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    try:
-        connection.request("POST", path, json.dumps(body))
-        return json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
-
-
 # Slow readers.
-
-
-async def test_late_reader_gets_message_in_one_piece() -> None:
-    hub, key = Hub(feed_size=10), SessionKey("t", "s")
-    hub.show(key, MessageStarted("r", "A", 1))
-    for number in range(1000):
-        hub.show(key, MessageDeltas("r", "A", 1, [{"content": f"{number} ", "tool_calls": None}]))
-    with closing(hub.open_feed(key)) as feed:
-        assert isinstance(feed.take(), MessageStarted)
-        piece = feed.take()
-        assert isinstance(piece, MessageDeltas)
-        assert join_text(piece.deltas) == "".join(f"{number} " for number in range(1000))
-
-
-async def test_lagging_reader_costs_little_misses_nothing(ready_url: str) -> None:
-    settings = Settings(_env_file=None, offline=True)  # type: ignore[call-arg]
-    engine = build_engine(settings, Registry([front]), open_store(ready_url), feed_characters=50_000)
-    key = SessionKey("default", "s")
-    await engine.sessions.create(key.tenant, session_id=key.id)
-    reader = flatten(follow_batches(engine.store, engine.hub, key, after=0, silent_seconds=0.05))
-    got = [await anext(reader)]
-    for number in range(60):
-        await engine.sessions.update(key, metadata={"text": str(number) * 10_000})
-    (feed,) = engine.hub._list_feeds(key)
-    assert sum(len(item.payload) for item in feed.items if isinstance(item, RecordedEvent)) <= 50_000
-    while not (got and isinstance(got[-1], RecordedEvent) and got[-1].seq == 61):
-        got.append(await anext(reader))
-    await reader.aclose()
-    await engine.stop()
-    assert [item.seq for item in got if isinstance(item, RecordedEvent)] == list(range(1, 62))
-
-
-async def test_long_log_sent_in_few_parts(ready_url: str) -> None:
-    settings = Settings(_env_file=None, offline=True)  # type: ignore[call-arg]
-    engine = build_engine(settings, Registry([front]), open_store(ready_url))
-    key = SessionKey("default", "s")
-    history = [{"role": "user", "content": str(number)} for number in range(450)]
-    await engine.sessions.create(key.tenant, session_id=key.id, messages=history)
-    sizes: list[int] = []
-    async with aclosing(follow_batches(engine.store, engine.hub, key, after=0, silent_seconds=0.05)) as batches:
-        while batch := await anext(batches):
-            sizes.append(len(batch))
-    await engine.stop()
-    assert (sum(sizes), max(sizes), len(sizes) < 10) == (451, 100, True)
-
-
-@pytest.mark.long
-async def test_stalled_reader_dropped_and_may_return(ready_url: str, model: ScriptedModel) -> None:
-    async with start_server(
-        scripted(ready_url, model, max_metadata_bytes=2_000_000), ServerLimits(stalled_seconds=0.5)
-    ) as service:
-        await _stop_reading_and_come_back(service)
-
-
-async def _stop_reading_and_come_back(service: RunningServer) -> None:
-    session = await service.session()
-    for number in range(20):
-        await service.patch(session, {"metadata": {"text": str(number % 10) * 1_000_000}})
-    with connect_without_reading(
-        service, f"GET {session}/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
-    ):
-        await wait_until(lambda: service.engine.hub.reader_count == 1)
-        # Nothing is read: what the sockets cannot hold waits in the log, and at last the connection is ended.
-        await wait_until_nobody_reads(service)
-    async with service.stream(f"{session}/events") as stream:
-        assert [(await stream.next()).seq for _ in range(21)] == list(range(1, 22))
-
-
-@contextmanager
-def connect_without_reading(service: RunningServer, request: str) -> Iterator[socket.socket]:
-    """A client that sends a request and reads nothing of the answer."""
-    host, _, port = service.url.removeprefix("http://").partition(":")
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.connect((host, int(port)))
-        client.sendall(request.encode())
-        yield client
 
 
 # Readers by the hundred.

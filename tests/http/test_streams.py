@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from swarmkeep.http.metrics import ServerLimits
-from swarmkeep.store.records import SessionKey
 from tests.http.server import (
     Frame,
     RunningServer,
@@ -81,16 +80,6 @@ async def test_repeated_request_shows_run_from_log(service: RunningServer, model
     await wait_until_nobody_reads(service)
 
 
-async def test_never_reading_reader_is_not_counted(service: RunningServer) -> None:
-    """As when a client goes away before the first byte is asked for: then nobody closes what was opened for it."""
-    session = await service.session()
-    feed = service.engine.reader.open_feed(SessionKey("default", session.rpartition("/")[2]))
-    assert service.engine.hub.reader_count == 1
-    del feed
-    assert service.engine.hub.reader_count == 0
-    assert list(service.engine.hub.list_watched_keys()) == []
-
-
 async def test_returning_reader_misses_nothing(service: RunningServer, model: ScriptedModel) -> None:
     model.call("get_weather", {"city": "Rome"}, id="c1")
     model.say("It is sunny.")
@@ -113,19 +102,6 @@ async def test_run_continues_after_client_leaves(service: RunningServer, model: 
     run = frames[0].data["run_id"]
     frames = await service.read_stream(f"{session}/runs/{run}/stream")
     assert frames[-1].data["output_text"] == "Half of it."
-
-
-async def test_midway_joiner_gets_whole_message(service: RunningServer, model: ScriptedModel) -> None:
-    model.hang("Half of ", then="it.")
-    session = await service.session()
-    async with service.stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST") as first:
-        run = (await first.until("message.delta"))[0].data["run_id"]
-        async with service.stream(f"{session}/runs/{run}/stream") as second:
-            frames = await second.until("message.delta")
-            model.release()
-            frames += await second.read_rest()
-        assert (await first.read_rest())[-1].event == "done"
-    assert content_of(frames) == "Half of it."
 
 
 async def test_session_replayed_then_followed(service: RunningServer, model: ScriptedModel) -> None:
@@ -226,17 +202,6 @@ async def test_silent_stream_sends_heartbeats(sqlite_ready: str) -> None:
 def test_heartbeats_come_within_15_seconds() -> None:
     # A reader who is told nothing looks at the clock every two seconds.
     assert ServerLimits().ping_seconds + 2 < 15
-
-
-async def test_passing_readers_leave_nothing(service: RunningServer) -> None:
-    session = await service.session()
-    tasks = len(asyncio.all_tasks())
-    for _ in range(50):
-        async with service.stream(f"{session}/events") as stream:
-            await stream.next()
-    await wait_until_nobody_reads(service)
-    await service.client.aclose()
-    await wait_until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
 async def test_streams_end_when_the_server_stops(service: RunningServer, model: ScriptedModel) -> None:

@@ -6,12 +6,14 @@ import http.client
 import json
 import logging
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,8 +23,9 @@ from swarmkeep.serve.app import ServeError, create_app
 from swarmkeep.serve.workers import LineLimit, serve
 from swarmkeep.store import schema
 from swarmkeep.store.records import SchemaBehind, StoreUnavailable
+from swarmkeep_client import Client
 from tests.http.server import server_settings
-from tests.support.processes import Process, clean_environment, free_port
+from tests.support.processes import Process, ServerProcess, clean_environment, free_port
 from tests.support.scripted import ScriptedModel
 
 PROGRAM = """
@@ -180,25 +183,6 @@ def test_stop_grants_time_and_is_unready(tmp_path: Path, model: ScriptedModel) -
         assert server.wait() == 0
         following.close()
         running.close()
-
-
-@pytest.mark.long
-def test_stragglers_interrupted_and_resumable(tmp_path: Path, model: ScriptedModel) -> None:
-    model.hang()
-    with ServeProcess(tmp_path, SWARMKEEP_GRACE_SECONDS="0.1", **model_environment(model)) as server:
-        server.request("POST", "/v1/sessions", {"id": "s"})
-        waiting = server.connect()
-        waiting.request("POST", "/v1/sessions/s/runs", json.dumps({"input": "hi"}))
-        model.wait_for_requests(1)
-        server.signal(signal.SIGTERM)
-        run = json.loads(waiting.getresponse().read())
-        waiting.close()
-        assert (run["status"], run["error"]["code"]) == ("interrupted", "draining")
-        assert server.wait() == 0
-        model.say("Here I am again.")
-        server.start()
-        status, resumed = server.request("POST", f"/v1/sessions/s/runs/{run['id']}/resume", {})
-        assert (status, resumed["output_text"]) == (200, "Here I am again.")
 
 
 @pytest.mark.long
@@ -395,3 +379,22 @@ def test_model_client_loads_once_ready(tmp_path: Path, offline: bool) -> None:
     command = [sys.executable, "-c", LOADING, *options, *(["--offline"] if offline else [])]
     run = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_idle_connections_leave_files_for_runs(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server, Client(server.url) as client, ExitStack() as idle:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (120, 120))
+        session = client.sessions.create()
+        opened = [
+            idle.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10)) for _ in range(200)
+        ]
+        answer = b""
+        while part := opened[-1].recv(4096):
+            answer += part
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert json.loads(body)["code"] == "overloaded"
+        assert session.run("Hello.").status == "completed"
+        idle.close()
+        with Client(server.url) as other:
+            assert other.sessions.get(session.id).run("Again.").status == "completed"

@@ -73,13 +73,7 @@ def test_workers_report_ready_and_end_together(tmp_path: Path) -> None:
         parent.wait_for("all are ready")
         assert parent.stop() == 0
         lines = parent.output().splitlines()
-        assert lines == [
-            "worker 1 begins",
-            "worker 2 begins",
-            "all are ready",
-            "they are to stop",
-            "all have ended",
-        ]
+        assert lines == ["worker 1 begins", "worker 2 begins", "all are ready", "they are to stop", "all have ended"]
 
 
 def test_group_signal_stops_like_parent_signal(tmp_path: Path) -> None:

@@ -156,20 +156,6 @@ def test_run_is_same_from_every_worker(tmp_path: Path, postgres_ready: str, mode
 
 
 @pytest.mark.long
-def test_cancel_reaches_worker_of_the_run(tmp_path: Path, postgres_ready: str, model: ScriptedModel) -> None:
-    model.hang()
-    with WorkersProcess(tmp_path, postgres_ready, **model_environment(model)) as server, ExitStack() as stack:
-        one, other = server.connect_to_each(stack)
-        ask(one, "POST", "/v1/sessions", {"id": "s"})
-        run = ask(one, "POST", "/v1/sessions/s/runs", {"input": "hi", "background": True})[1]
-        model.wait_for_requests(1)
-        assert ask(other, "POST", f"/v1/sessions/s/runs/{run['id']}/cancel")[1]["status"] == "cancelled"
-        # Its model call is dropped there.
-        model.wait_for_disconnects(1)
-        assert ask(one, "GET", f"/v1/sessions/s/runs/{run['id']}")[1]["status"] == "cancelled"
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("to_all", [False, True])
 def test_group_signal_stop_grants_runs_time(
     tmp_path: Path, postgres_ready: str, model: ScriptedModel, to_all: bool
@@ -186,21 +172,6 @@ def test_group_signal_stop_grants_runs_time(
         model.release()
         assert json.loads(one.getresponse().read())["output_text"] == "Half of it."
         assert server.wait() == 0
-
-
-@pytest.mark.long
-def test_second_request_ends_all_at_once(tmp_path: Path, postgres_ready: str, model: ScriptedModel) -> None:
-    model.hang()
-    settings = {"SWARMKEEP_GRACE_SECONDS": "600", **model_environment(model)}
-    with WorkersProcess(tmp_path, postgres_ready, **settings) as server:
-        server.request("POST", "/v1/sessions", {"id": "s"})
-        server.request("POST", "/v1/sessions/s/runs", {"input": "hi", "background": True})
-        model.wait_for_requests(1)
-        os.kill(server.pid, signal.SIGTERM)
-        wait_until(lambda: server.request("GET", "/health/ready")[0] == 503)
-        os.kill(server.pid, signal.SIGINT)
-        assert server.wait() == -signal.SIGINT
-    model.wait_for_disconnects(1)
 
 
 @pytest.mark.long

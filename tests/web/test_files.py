@@ -234,7 +234,7 @@ def test_other_kinds_and_sizes_are_refused_at_once(
         window.wait_until_it_fits()
 
 
-def test_files_come_back_when_a_message_could_not_be_sent(window: Window, api: Api, model: ScriptedModel) -> None:
+def test_files_of_an_unsent_message_come_back(window: Window, api: Api, model: ScriptedModel) -> None:
     session = api.session(agent="Front Desk")
     window.open_chat(session)
     attach(window, {"name": "square.png", "mimeType": "image/png", "buffer": PICTURE})

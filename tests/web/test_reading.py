@@ -424,7 +424,7 @@ def test_formula_grows_with_the_answer(window: Window, model: ScriptedModel, api
     assert window.answers.last.locator("li").count() == 0
 
 
-def test_formulas_stay_as_written_while_their_library_is_away(window: Window, api: Api) -> None:
+def test_formulas_stay_as_written_without_their_library(window: Window, api: Api) -> None:
     refused: list[Route] = []
     window.page.route("**/mathml.js", lambda route: (refused.append(route), route.abort()))
     window.open_chat(answer(api, "So $x^2$."))

@@ -1,18 +1,29 @@
-"""Runs of AG-UI clients: text, calls, state, histories that are sent again, and clients that join."""
+"""Runs of AG-UI clients: text, calls, state, histories that are sent again, clients that join, servers that die."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from ag_ui_validate import PatchOk, apply_patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmkeep.agui.routes import make_patch
+from swarmkeep.agui.routes import RunEvents, make_patch
 from swarmkeep.events.codec import Json
+from swarmkeep.events.facts import EventDraft, MessageAdded
+from swarmkeep.events.records import CompletionRecord
+from swarmkeep.events.state import State
+from swarmkeep.runs.hub import Item, MessageDeltas, MessageStarted
+from tests.chaos.cluster import ServerCluster
+from tests.chaos.plans import call_step, make_plan, say_step
 from tests.http.agui.client import (
     apply_events,
+    check_events,
     find_event,
     list_types,
     make_input,
@@ -21,10 +32,13 @@ from tests.http.agui.client import (
     user,
 )
 from tests.http.server import RunningServer
+from tests.support.logs.recording import record_draft
+from tests.support.npm import NODE, install_packages
 from tests.support.pictures import encode_content, hash_content, make_png
+from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
 
-OPEN_DOOR = {"name": "open_door", "description": "Open a door.", "parameters": {"type": "object", "properties": {}}}
+pytestmark = pytest.mark.one_database
 
 
 async def test_text_comes_in_pieces(service: RunningServer, model: ScriptedModel) -> None:
@@ -75,14 +89,6 @@ async def test_calls_results_and_state(service: RunningServer, model: ScriptedMo
     assert [message["role"] for message in model.requests[2]["messages"]] == [
         "system", "user", "assistant", "tool", "tool", "assistant", "user",
     ]  # fmt: skip
-
-
-async def test_wordless_reply_has_message_for_its_calls(service: RunningServer, model: ScriptedModel) -> None:
-    model.call("get_weather", {"city": "Rome"}, id="c1")
-    model.say("Sunny.")
-    events = await run(service, "t", [user("Weather?", "u1")], state={"name": "Ann"})
-    held = apply_events(events, [user("Weather?", "u1")])
-    assert (held[1]["content"], held[1]["toolCalls"][0]["id"]) == ("", "c1")
 
 
 async def test_history_begins_a_session_and_is_not_repeated(service: RunningServer, model: ScriptedModel) -> None:
@@ -239,4 +245,125 @@ def test_patch_leads_from_one_state_to_the_other(before: Json, after: Json) -> N
     assert applied.result == after
 
 
-pytestmark = pytest.mark.one_database
+# What was shown by a server that dies is mended, and the same request joins the run elsewhere.
+
+
+def record_reply(text: str) -> Item:
+    """A reply as the log has it."""
+    message = {"role": "assistant", "content": text, "sender": "Front"}
+    fact = MessageAdded(message=message, completion=CompletionRecord())
+    return record_draft(EventDraft(fact, "run_1", "Front"), 2, "")
+
+
+def test_empty_reply_is_mended_at_the_end() -> None:
+    events = RunEvents("t", "r", {})
+    seen = read_frames(events.begin(None))
+    started = MessageStarted("run_1", "Front", 2)
+    said = [MessageDeltas("run_1", "Front", 2, [{"content": text}]) for text in ("Once upon", "Twice")]
+    for items in ([started, said[0]], [started, said[1]], [record_reply("Twice.")]):
+        seen += read_frames(events.write(items)[0])
+    assert events.is_behind
+    seen += read_frames(events.finish(State(), None))
+    names = [event["messageId"] for event in check_events(seen) if event["type"] == "TEXT_MESSAGE_START"]
+    assert names == ["run_1.0", "run_1.0.1"]
+    assert apply_events(seen[:-2], [])[-1]["content"] == "Twice."
+    assert list_types(seen)[-2:] == ["MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+
+
+def test_reply_other_than_what_was_shown() -> None:
+    events = RunEvents("t", "r", {})
+    seen = read_frames(events.begin(None))
+    said = MessageDeltas("run_1", "Front", 2, [{"content": "No"}])
+    seen += read_frames(events.write([said, record_reply("Yes.")])[0])
+    seen += read_frames(events.finish(State(), None))
+    assert [message["content"] for message in apply_events(check_events(seen)[:-2], [])] == ["No", "Yes."]
+
+
+def read_frames(frames: bytes) -> list[Json]:
+    return [json.loads(frame.removeprefix("data: ")) for frame in frames.decode().split("\n\n") if frame]
+
+
+def read_events(server: ServerProcess, body: Json, until: str = "") -> list[Json]:
+    """The events of a stream, up to the first of a kind, or to its end."""
+    seen: list[Json] = []
+    with httpx2.stream("POST", f"{server.url}/agui/Clerk", json=body, timeout=60) as answer:
+        assert answer.status_code == 200, answer.read()
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                seen.append(json.loads(line[6:]))
+                if seen[-1]["type"] == until:
+                    break
+    return seen
+
+
+@pytest.mark.long
+def test_repeated_request_joins_run_on_another_server(cluster: ServerCluster) -> None:
+    plan = make_plan(call_step(("put", {"what": "it"})), say_step("One word, and another, and the last.", pause="gate"))
+    first, second = cluster.server(), cluster.server()
+    body = make_input("t", [user(plan, "u1")])
+    seen = read_events(first, body, until="TEXT_MESSAGE_CONTENT")
+    first.kill()
+    rest = check_events(read_events(second, body))
+    assert list_types(rest)[:3] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "STATE_SNAPSHOT"]
+    assert rest[-1]["outcome"] == {"type": "success"}
+    held = apply_events(rest, [])
+    assert [message["role"] for message in held] == ["user", "assistant", "tool", "assistant"]
+    assert held[-1]["content"] == "One word, and another, and the last."
+    # What the first server showed of the reply has the same id.
+    assert held[-1]["id"] == seen[-1]["messageId"]
+    assert cluster.effects.count("end").total() == 1
+    cluster.read_checked_log("t")
+
+
+# AG-UI's own client for JavaScript, under Node: it refuses streams that break the protocol.
+
+
+RUN_SECONDS = 60
+
+
+async def converse(folder: Path, url: str) -> dict[str, Json]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(NODE, "conversation.mjs", url, cwd=folder, stdout=pipe, stderr=pipe)
+    async with asyncio.timeout(RUN_SECONDS):
+        output, complaints = await process.communicate()
+    assert process.returncode == 0, complaints.decode()
+    found = [json.loads(line) for line in output.splitlines()]
+    return {part["name"]: part for part in found}
+
+
+def list_roles(part: Json) -> list[str]:
+    return [message["role"] for message in part["messages"]]
+
+
+@pytest.mark.long
+async def test_conversation(
+    service: RunningServer, model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = await asyncio.to_thread(install_packages, tmp_path_factory.getbasetemp())
+    if folder is None:
+        pytest.skip("npm cannot install packages here")
+    model.calls([("get_weather", {"city": "Rome"}, "c1"), ("remember", {"key": "city", "value": "Rome"}, "c2")])
+    model.say(["Sun", "ny."])
+    model.call("refund", {"order": "1"}, id="c3", text="I will.")
+    model.say("Paid.")
+    model.call("open_door", {}, id="c4")
+    model.say("Come in.")
+    model.fail(400)
+    said = await converse(folder, service.url)
+    assert said["failed"]["warnings"] == []
+    first = ["user", "assistant", "tool", "tool", "assistant"]
+    assert list_roles(said["calls"]) == first
+    assert said["calls"]["messages"][-1]["content"] == "Sunny."
+    assert said["calls"]["state"] == {"name": "Ann", "city": "Rome"}
+    assert said["interrupt"]["asked"] == [{"reason": "tool_call", "toolCallId": "c3"}]
+    assert said["joined"]["same"]
+    assert said["joined"]["messages"] == said["interrupt"]["messages"]
+    assert said["joined"]["state"] == said["calls"]["state"]
+    assert said["resumed"]["open"] == 0
+    assert list_roles(said["resumed"]) == [*first, "user", "assistant", "tool", "assistant"]
+    assert said["resumed"]["messages"][-2]["content"] == "refunded 1"
+    assert [len(message.get("toolCalls", ())) for message in said["resumed"]["messages"]] == [0, 2, 0, 0, 0, 0, 1, 0, 0]
+    assert list_roles(said["own function"])[9:] == ["user", "assistant", "tool", "assistant"]
+    assert said["rejoined"]["messages"] == said["own function"]["messages"]
+    assert said["rejoined"]["state"] == said["own function"]["state"]
+    assert list_roles(said["failed"]) == ["user"]

@@ -1,4 +1,4 @@
-"""API keys over HTTP: when they are needed, whose they are, and how soon they end."""
+"""API keys over HTTP: when they are needed, who makes them, how soon they end, and who is told of refusals."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import Overloaded
-from swarmkeep.http.auth import CACHE_SECONDS, MAX_BUCKETS, Keyring, Principal, RateLimited, RateLimiter
+from swarmkeep.http.auth import CACHE_SECONDS, MAX_BUCKETS, Keyring, Principal, RateLimited, RateLimiter, RefusalLog
 from swarmkeep.http.metrics import ServerLimits
 from swarmkeep.http.streams import StreamCheck
 from swarmkeep.runs.reader import LONGEST_SILENCE_SECONDS
@@ -21,7 +22,6 @@ from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import StoreUnavailable
 from tests.http.auth.keys import bearer_headers, create_key, key_store
 from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
-from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
 
@@ -97,16 +97,7 @@ async def test_ended_key_refused_and_streams_end(sqlite_ready: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "shown",
-    [
-        "{}",
-        "Basic {}",
-        "Bearer",
-        "Bearer {}x",
-        "Bearer {} {}",
-        "Token {}",
-        "Bearer swk_0000000000000000_{}",
-    ],
+    "shown", ["{}", "Basic {}", "Bearer", "Bearer {}x", "Bearer {} {}", "Token {}", "Bearer swk_0000000000000000_{}"]
 )
 async def test_only_whole_key_in_place_counts(plain: RunningServer, shown: str) -> None:
     secret = (await create_key(plain, "acme"))["Authorization"].removeprefix("Bearer ")
@@ -164,24 +155,6 @@ async def test_use_noted_without_failing_requests(plain: RunningServer, monkeypa
     other = await create_key(plain, "acme")
     monkeypatch.setattr(key_store(plain)._database, "write", busy)
     assert (await plain.get("/v1/agents", headers=other)).status_code == 200
-
-
-async def test_whoever_decides_is_named(service: RunningServer, model: ScriptedModel) -> None:
-    headers = await create_key(service, "acme", name="Maria")
-    (key,) = await key_store(service).list_keys()
-    await service.post("/v1/sessions", {"id": "s"}, headers=headers)
-    model.call("refund", {"order": "1"}, id="c1")
-    model.say("Done.")
-    run = (await service.post("/v1/sessions/s/runs", {"input": "refund"}, headers=headers)).json()
-    decided = {"approvals": [{"tool_call_id": "c1", "decision": "approve"}]}
-    path = f"/v1/sessions/s/runs/{run['id']}/resume"
-    check_problem(
-        await service.post(path, {"approvals": [{**decided["approvals"][0], "by": "me"}]}, headers=headers),
-        400, "invalid_request",
-    )  # fmt: skip
-    assert (await service.post(path, decided, headers=headers)).json()["status"] == "completed"
-    events = (await service.get("/v1/sessions/s/events?type=approval.decided", headers=headers)).json()["data"]
-    assert [event["data"]["by"] for event in events] == [f"{key.id} (Maria)"]
 
 
 # The ring itself, by a clock.
@@ -319,12 +292,6 @@ async def test_keys_limited_separately_health_unlimited(sqlite_ready: str) -> No
         assert (await service.get("/docs")).status_code == 200
 
 
-async def test_an_open_server_counts_by_address(sqlite_ready: str) -> None:
-    async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=1)) as service:
-        assert (await service.get("/v1/agents")).status_code == 200
-        check_problem(await service.get("/v1/agents"), 429, "rate_limited")
-
-
 class CountingKeys(SqlApiKeys):
     """Counts how often the database is asked for a key, and whether there are any."""
 
@@ -361,3 +328,174 @@ async def test_made_up_addresses_evict_no_key(sqlite_ready: str) -> None:
         for number in range(MAX_BUCKETS):
             service.service.count_request(None, f"2001:db8::{number:x}")
         check_problem(await service.get("/v1/agents", headers=headers), 429, "rate_limited")
+
+
+# An admin makes, lists and revokes the keys of the own tenant.
+
+
+FIELDS = {"id", "tenant", "name", "role", "created_at", "last_used_at", "revoked_at", "expires_at"}
+
+
+async def test_admin_makes_lists_and_revokes_keys(service: RunningServer) -> None:
+    admin = await create_key(service, "acme", name="root", role="admin")
+    answer = await service.post(
+        "/v1/keys", {"name": "desk", "role": "run", "expires_at": "2999-01-01T01:00:00+01:00"}, headers=admin
+    )
+    assert answer.status_code == 201
+    made: Json = answer.json()
+    assert made.keys() == FIELDS | {"key"}
+    assert (made["tenant"], made["name"], made["role"]) == ("acme", "desk", "run")
+    assert made["expires_at"] == "2999-01-01T00:00:00.000000Z"
+    desk = bearer_headers(made["key"])
+    assert (await service.post("/v1/sessions", {"id": "s"}, headers=desk)).status_code == 201
+    listed = await service.get("/v1/keys", headers=admin)
+    assert made["key"] not in listed.text
+    assert [one["name"] for one in listed.json()["data"]] == ["root", "desk"]
+    assert all(one.keys() == FIELDS for one in listed.json()["data"])
+    revoked = (await service.post(f"/v1/keys/{made['id']}/revoke", headers=admin)).json()
+    assert revoked["revoked_at"]
+    assert (await service.post(f"/v1/keys/{made['id']}/revoke", headers=admin)).json() == revoked
+
+    by = f"{listed.json()['data'][0]['id']} (root)"
+    entries = (await service.get("/v1/audit", headers=admin)).json()["data"]
+    told = [(entry["type"], entry["by"], entry["data"]["key_id"]) for entry in entries]
+    assert told[1:] == [("key.created", by, made["id"]), ("key.revoked", by, made["id"])]
+    assert told[0][:2] == ("key.created", None)
+    assert (entries[1]["data"]["role"], entries[1]["data"]["name"]) == ("run", "desk")
+    assert entries[1]["data"]["expires_at"] == made["expires_at"]
+    assert (await service.get("/v1/audit/verify", headers=admin)).json()["valid"]
+
+
+async def test_a_list_of_keys_has_pages(service: RunningServer) -> None:
+    admin = await create_key(service, "acme", name="0", role="admin")
+    await create_key(service, "other", name="not theirs")
+    for number in range(1, 5):
+        await create_key(service, "acme", name=str(number))
+    names, query = [], "?limit=2"
+    while True:
+        page = (await service.get(f"/v1/keys{query}", headers=admin)).json()
+        assert len(page["data"]) <= 2
+        names += [one["name"] for one in page["data"]]
+        if page["next_cursor"] is None:
+            break
+        query = f"?limit=2&cursor={page['next_cursor']}"
+    assert names == list("01234")
+    check_problem(await service.get("/v1/keys?cursor=nothing", headers=admin), 400, "invalid_request")
+
+
+async def test_foreign_key_cursor_refused_like_unknown(service: RunningServer) -> None:
+    admin = await create_key(service, "acme", role="admin")
+    theirs, _ = await key_store(service).create("other")
+    await create_key(service, "acme", name="later")
+    answers = [
+        await service.get(f"/v1/keys?cursor={cursor}", headers=admin) for cursor in (theirs.id, "key_" + "0" * 16)
+    ]
+    assert [check_problem(answer, 400, "invalid_request") for answer in answers] == [answers[1].json()] * 2
+
+
+async def test_repeated_key_creation_shows_nothing(service: RunningServer) -> None:
+    admin = await create_key(service, "acme", role="admin")
+    body = {"name": "desk", "role": "run"}
+    again = admin | {"Idempotency-Key": "k"}
+    answers = await asyncio.gather(*(service.post("/v1/keys", body, headers=again) for _ in range(4)))
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 201]
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert [answer.json()["key"] is not None for answer in answers].count(True) == 1
+    assert len((await service.get("/v1/keys", headers=admin)).json()["data"]) == 2
+    check_problem(await service.post("/v1/keys", body | {"role": "write"}, headers=again), 422, "idempotency_mismatch")
+    # A key of another tenant that came with the same one is another.
+    other = await create_key(service, "other", role="admin")
+    answer = await service.post("/v1/keys", body, headers=other | {"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()["tenant"]) == (201, "other")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"role": "owner"},
+        {"name": "a\nb"},
+        {"name": "x" * 201},
+        {"expires_at": "2020-01-01T00:00:00Z"},
+        {"expires_at": "2999-01-01T00:00:00"},
+        {"expires_at": "30d"},
+        {"tenant": "other"},
+    ],
+)
+async def test_impossible_key_is_not_made(plain: RunningServer, body: dict[str, Any]) -> None:
+    admin = await create_key(plain, "acme", role="admin")
+    problem = check_problem(await plain.post("/v1/keys", body, headers=admin), 400, "invalid_request")
+    (name,) = body
+    assert [error["pointer"] for error in problem["errors"]] in ([f"/{name}"], [""])
+    assert len(await key_store(plain).list_keys()) == 1
+
+
+async def test_open_server_makes_no_keys(plain: RunningServer) -> None:
+    for answer in (await plain.post("/v1/keys", {"role": "admin"}), await plain.get("/v1/keys")):
+        assert "swarmkeep keys create" in check_problem(answer, 403, "forbidden")["detail"]
+    assert await key_store(plain).list_keys() == []
+
+
+async def test_open_server_tells_everyone_permissions(service: RunningServer) -> None:
+    assert (await service.get("/v1/me")).json() == {
+        "tenant": "default",
+        "key": None,
+        "role": None,
+        "permissions": ["approve", "audit", "read", "run", "webhooks", "write"],
+        "files": {
+            "types": ["image/png", "image/jpeg", "image/gif", "image/webp", "audio/*", "text/*", "application/*"],
+            "max_bytes": 5_000_000,
+            # As much as fits into a request.
+            "max_message_bytes": 7_425_000,
+            "max_count": 100,
+        },
+    }
+
+
+async def test_caller_learns_identity_and_permissions(service: RunningServer) -> None:
+    desk = await create_key(service, "acme", name="desk", role="run")
+    answer = await service.get("/v1/me", headers=desk)
+    found = answer.json()
+    assert desk["Authorization"].partition(" ")[2] not in answer.text
+    assert found["key"].keys() == {"id", "name", "expires_at"}
+    assert (found["tenant"], found["key"]["name"], found["role"]) == ("acme", "desk", "run")
+    assert found["permissions"] == ["read", "run"]
+    check_problem(await service.get("/v1/me"), 401, "unauthenticated")
+    admin = await create_key(service, "acme", role="admin")
+    assert "keys" in (await service.get("/v1/me", headers=admin)).json()["permissions"]
+
+
+# Who runs a server sees in its log who was refused, and is not flooded by it.
+
+
+def test_refusal_lines_limited_then_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    refusals = RefusalLog(2, clock=lambda: now)
+    for _ in range(5):
+        refusals.note(401, "192.0.2.1", "GET /v1/sessions")
+    refusals.note(429, "192.0.2.2", "GET /v1/agents")
+    now = 61.0
+    refusals.note(403, "192.0.2.1", "DELETE /v1/sessions/s")
+    assert caplog.messages == [
+        "refused GET /v1/sessions as unauthenticated: 192.0.2.1",
+        "refused GET /v1/sessions as unauthenticated: 192.0.2.1",
+        "refused GET /v1/agents as too many requests: 192.0.2.2",
+        "refused DELETE /v1/sessions/s as forbidden: 192.0.2.1; 3 more since the last such line",
+    ]
+
+
+async def test_a_server_tells_whom_it_refused(sqlite_ready: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready)) as service:
+        key, secret = await key_store(service).create("default", role="read")
+        wrong = secret[:-1] + ("a" if secret[-1] != "a" else "b")
+        assert (await service.get("/v1/sessions")).status_code == 401
+        assert (await service.get("/v1/sessions", headers=bearer_headers(wrong))).status_code == 401
+        assert (await service.post("/v1/sessions", {}, headers=bearer_headers(secret))).status_code == 403
+        assert (await service.get("/v1/sessions", headers=bearer_headers(secret))).status_code == 200
+    told = [message for message in caplog.messages if message.startswith("refused ")]
+    assert told == [
+        "refused GET /v1/sessions as unauthenticated: 127.0.0.1",
+        f"refused GET /v1/sessions by {key.id} as unauthenticated: 127.0.0.1",
+        f"refused POST /v1/sessions by {key.id} as forbidden: 127.0.0.1",
+    ]
+    assert secret not in caplog.text
+    assert wrong not in caplog.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pydantic import BaseModel, TypeAdapter
 
 from tests.http.auth.keys import create_key
+from tests.http.openai_api.conftest import connect_strictly
 from tests.http.openai_api.test_errors import check_error
-from tests.http.server import RunningServer, scripted, start_server
+from tests.http.server import RunningServer, scripted, serve_team, start_server
 from tests.support.pictures import make_data_url, make_png
 from tests.support.scripted import ScriptedModel
 
@@ -32,16 +32,6 @@ DOOR: Any = {
     "description": "Open a door.",
     "parameters": {"type": "object", "properties": {"which": {"type": "string"}}, "required": ["which"]},
 }
-
-
-@pytest.fixture
-async def client(service: RunningServer) -> AsyncIterator[AsyncOpenAI]:
-    """It refuses what its types do not say."""
-    url = f"{service.url}/openai/v1"
-    async with AsyncOpenAI(
-        base_url=url, api_key="none", max_retries=0, timeout=30, _strict_response_validation=True
-    ) as strict:
-        yield strict
 
 
 def test_client_is_the_pinned_one() -> None:
@@ -374,10 +364,7 @@ async def test_busy_session_queues_and_cancels(client: AsyncOpenAI, model: Scrip
     events = await read_to_idle(stream)
     assert names(events).count("turn.created") == 1
     ends = [(event.type, event.turn_id) for event in events if event.type.endswith(("cancelled", "turn.completed"))]
-    assert ends == [
-        ("agent.session.turn.cancelled", running.id),
-        ("agent.session.turn.completed", queued.id),
-    ]
+    assert ends == [("agent.session.turn.cancelled", running.id), ("agent.session.turn.completed", queued.id)]
     assert names(events).count("idle") == 1
     model.hang("Slow")
     await sessions.events.create(session.id, events=[message("Three.")])
@@ -558,22 +545,12 @@ async def test_tenants_and_roles(service: RunningServer, model: ScriptedModel) -
     check_error(await service.delete(url, headers=runner), 403, "forbidden")
 
 
-@pytest.fixture
-async def asking(sqlite_ready: str, model: ScriptedModel) -> AsyncIterator[AsyncOpenAI]:
-    """A server whose agents ask one another."""
-    async with (
-        start_server(scripted(sqlite_ready, model, agents=["tests.http.asking_team"])) as running,
-        AsyncOpenAI(
-            base_url=f"{running.url}/openai/v1", api_key="none", max_retries=0, _strict_response_validation=True
-        ) as client,
-    ):
-        yield client
-
-
-async def test_asked_agents_approvals(asking: AsyncOpenAI, model: ScriptedModel) -> None:
+@pytest.mark.one_database
+@serve_team("asking_team")
+async def test_asked_agents_approvals(client: AsyncOpenAI, model: ScriptedModel) -> None:
     model.call("ask_clerk", {"input": "Pay it."}, id="c1")
     model.call("pay", {"amount": 7}, id="p7")
-    sessions = asking.beta.agents.sessions
+    sessions = client.beta.agents.sessions
     stream = await sessions.create(environment=NONE, agent_id="Desk", input="Pay 7.", stream=True)
     session = await read_to_action(stream)
     [action] = session.required_actions
@@ -591,19 +568,21 @@ async def test_asked_agents_approvals(asking: AsyncOpenAI, model: ScriptedModel)
     assert join_pieces(await read_to_idle(stream)) == "Seven are paid."
 
 
-async def test_subagents_are_asked_agents(asking: AsyncOpenAI, model: ScriptedModel) -> None:
+@pytest.mark.one_database
+@serve_team("asking_team")
+async def test_subagents_are_asked_agents(client: AsyncOpenAI, model: ScriptedModel) -> None:
     model.calls([("ask_clerk", {"input": "Look it up."}, "c1"), ("ask_clerk", {"input": "And that."}, "c2")])
     model.say("It is there.")
     model.say("That, too.")
     model.say("Both are there.")
-    sessions = asking.beta.agents.sessions
+    sessions = client.beta.agents.sessions
     stream = await sessions.create(environment=NONE, agent_id="Desk", input="Where?", stream=True)
     events = await read_to_idle(stream)
     session_id = events[-1].session.id
     changes = [event for event in events if "subagent" in event.type]
     assert names(changes) == ["subagent.created", "subagent.closed"] * 2
     for place, event in enumerate(events[:-1]):
-        later = await follow(asking, session_id, event.event_id)
+        later = await follow(client, session_id, event.event_id)
         assert leave_out_pieces(later) == leave_out_pieces(events[place + 1 :]), event.event_id
 
     found = [subagent async for subagent in sessions.subagents.list(session_id, order="asc", limit=1)]
@@ -629,10 +608,12 @@ async def test_subagents_are_asked_agents(asking: AsyncOpenAI, model: ScriptedMo
     assert [subagent async for subagent in sessions.subagents.list(other.id)] == []
 
 
-async def test_subagents_close_with_cancelled_turn(asking: AsyncOpenAI, model: ScriptedModel) -> None:
+@pytest.mark.one_database
+@serve_team("asking_team")
+async def test_subagents_close_with_cancelled_turn(client: AsyncOpenAI, model: ScriptedModel) -> None:
     model.call("ask_clerk", {"input": "Take your time."}, id="c1")
     model.hang("Well")
-    sessions = asking.beta.agents.sessions
+    sessions = client.beta.agents.sessions
     stream = await sessions.create(environment=NONE, agent_id="Desk", input="Ask.", stream=True)
     created: Any = None
     while created is None:
@@ -657,11 +638,13 @@ def read_attributes(span: Any) -> dict[str, str]:
     return {each.key: each.value.string_value for each in span.attributes}
 
 
-async def test_traces_are_of_turns(asking: AsyncOpenAI, model: ScriptedModel) -> None:
+@pytest.mark.one_database
+@serve_team("asking_team")
+async def test_traces_are_of_turns(client: AsyncOpenAI, model: ScriptedModel) -> None:
     model.call("ask_clerk", {"input": "Where?"}, id="c1")
     model.say("Here.")
     model.say("It is here.")
-    sessions = asking.beta.agents.sessions
+    sessions = client.beta.agents.sessions
     events = await read_to_idle(await sessions.create(environment=NONE, agent_id="Desk", input="Where?", stream=True))
     session_id = events[-1].session.id
     model.fail(400, message="no")
@@ -710,9 +693,7 @@ async def test_artifacts_are_files_of_turns(sqlite_ready: str, model: ScriptedMo
     model.say("Painted.")
     async with (
         start_server(scripted(sqlite_ready, model, agents=["tests.web.team"])) as running,
-        AsyncOpenAI(
-            base_url=f"{running.url}/openai/v1", api_key="none", max_retries=0, _strict_response_validation=True
-        ) as client,
+        connect_strictly(running) as client,
     ):
         sessions = client.beta.agents.sessions
         sent: Any = {"role": "user", "content": [{"type": "input_image", "image_url": make_data_url(picture)}]}

@@ -63,7 +63,7 @@ def test_stream_goes_on_from_another_server(cluster: ServerCluster) -> None:
 
 
 @pytest.mark.long
-def test_run_of_a_made_agent_survives_server_and_agent(cluster: ServerCluster) -> None:
+def test_made_agents_run_survives_server_and_agent(cluster: ServerCluster) -> None:
     """The server is killed in the run, and the agent deleted: another server ends the run as it began."""
     plan = make_plan(call_step(("put", {"what": "it"})), say_step("Done.", hold="gate"))
     first = cluster.server()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,14 +30,6 @@ NEW: Any = {
     "metadata": {"made": "by itself"},
 }
 DAILY: Any = {"type": "periodic", "name": "Daily", "expression": "0 9 * * *", "timezone": "Europe/Berlin"}
-
-
-@pytest.fixture
-async def client(service: RunningServer) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(
-        base_url=f"{service.url}/openai/v1", api_key="none", max_retries=0, _strict_response_validation=True
-    ) as strict:
-        yield strict
 
 
 class Clock:
@@ -151,7 +142,7 @@ async def test_existing_session_is_told(client: AsyncOpenAI, model: ScriptedMode
     assert (paused.status, paused.pause_reason) == ("paused", "target_session_failed")
 
 
-async def test_each_time_begins_one_run_on_any_number_of_servers(
+async def test_each_time_begins_one_run_among_servers(
     client: AsyncOpenAI, model: ScriptedModel, service: RunningServer
 ) -> None:
     clock = Clock()
@@ -239,9 +230,7 @@ async def test_revoked_key_begins_no_more_runs(service: RunningServer, model: Sc
     assert invocations[0]["error"]["code"] == "unauthenticated"
 
 
-async def test_automation_of_an_open_server_ends_with_the_first_key(
-    client: AsyncOpenAI, service: RunningServer
-) -> None:
+async def test_open_servers_automation_ends_with_first_key(client: AsyncOpenAI, service: RunningServer) -> None:
     clock = Clock()
     scheduler = await open_scheduler(service, clock)
     made = await client.beta.agents.automations.create(**DAILY, target=NEW)

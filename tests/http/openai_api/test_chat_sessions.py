@@ -13,7 +13,6 @@ from swarmkeep.events.codec import Json
 from swarmkeep.events.facts import MessageAdded, RunCompleted
 from swarmkeep.openai.chat_fields import find_new
 from tests.events.given import answer_message, given, in_run, make_run_started, model_reply, user_said, when
-from tests.http.auth.keys import create_key
 from tests.http.openai_api.test_chat import DOOR, user
 from tests.http.server import RunningServer, scripted, start_server
 from tests.support.calls import count_calls
@@ -82,29 +81,21 @@ async def test_a_setting_names_more_headers(sqlite_ready: str, model: ScriptedMo
         assert len((await service.get("/v1/sessions/mine/runs")).json()["data"]) == 3
 
 
-@pytest.mark.parametrize("name", ["a b", "..", "x" * 129, "a/b", "é".encode().decode("latin-1")])
-async def test_impossible_session_ids_refused(plain: RunningServer, name: str) -> None:
-    body = {"model": "Front", "messages": [user("hi")]}
-    by_header = await plain.client.post(
-        "/openai/v1/chat/completions", json=body, headers={"X-Session-Id": name.encode("latin-1")}
-    )
-    assert (by_header.status_code, by_header.json()["error"]["param"]) == (400, "X-Session-Id")
-    by_metadata = await plain.post("/openai/v1/chat/completions", {**body, "metadata": {"session_id": name}})
-    assert (by_metadata.status_code, by_metadata.json()["error"]["param"]) == (400, "metadata.session_id")
-    assert (await plain.get("/v1/sessions")).json()["data"] == []
+IMPOSSIBLE = ("a b", "..", "x" * 129, "a/b", "é".encode().decode("latin-1"))
 
 
-async def test_an_empty_id_is_refused(plain: RunningServer) -> None:
-    body = {"model": "Front", "messages": [user("hi")], "metadata": {"session_id": ""}}
-    answer = await plain.post("/openai/v1/chat/completions", body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "metadata.session_id")
-
-
-async def test_two_sessions_in_request_refused(plain: RunningServer) -> None:
-    body = {"model": "Front", "messages": [user("hi")], "metadata": {"session_id": "b"}}
-    answer = await plain.client.post("/openai/v1/chat/completions", json=body, headers={"X-Session-Id": "a"})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "metadata.session_id")
+async def test_impossible_session_ids_refused(plain: RunningServer) -> None:
+    named: list[tuple[dict[str, bytes], Any, str]] = [
+        *(({"X-Session-Id": name.encode("latin-1")}, {}, "X-Session-Id") for name in IMPOSSIBLE),
+        *(({}, {"session_id": name}, "metadata.session_id") for name in (*IMPOSSIBLE, "")),
+        ({"X-Session-Id": b"a"}, {"session_id": "b"}, "metadata.session_id"),
+    ]
+    for headers, metadata, param in named:
+        body = {"model": "Front", "messages": [user("hi")], "metadata": metadata}
+        answer = await plain.client.post("/openai/v1/chat/completions", json=body, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert "two sessions" in answer.json()["error"]["message"]
+    assert (await plain.get("/v1/sessions")).json()["data"] == []
 
 
 async def test_unnamed_requests_get_full_own_session(
@@ -368,17 +359,6 @@ async def test_keyed_stream_is_repeated(openai: AsyncOpenAI, model: ScriptedMode
         texts.append((chunks[0].id, "".join(chunk.choices[0].delta.content or "" for chunk in chunks)))
     assert texts[0] == texts[1]
     assert texts[0][1] == "Hello there."
-
-
-async def test_session_names_are_per_tenant(service: RunningServer, model: ScriptedModel) -> None:
-    keys = [await create_key(service, tenant) for tenant in ("one", "two")]
-    for number, key in enumerate(keys):
-        model.say(f"to {number}")
-        token = key["Authorization"].removeprefix("Bearer ")
-        async with AsyncOpenAI(base_url=f"{service.url}/openai/v1", api_key=token, max_retries=0) as client:
-            await client.chat.completions.create(messages=[user(f"from {number}")], **in_session("same"))
-            told = (await service.get("/v1/sessions/same/messages", headers=key)).json()["data"]
-            assert [message["content"] for message in told] == [f"from {number}", f"to {number}"]
 
 
 def test_new_messages_found_in_long_sessions() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 import pytest
@@ -28,11 +27,11 @@ from swarmkeep.events.fold import fold
 from swarmkeep.events.messages import read_tool_calls
 from swarmkeep.events.records import CompletionRecord, RunOptions
 from swarmkeep.events.state import State
-from swarmkeep.openai.items import ItemPlace, parse_item_id, show_input_content, show_output_text
+from swarmkeep.openai.items import ItemPlace, parse_item_id
 from swarmkeep.openai.output_items import ItemOrder, PageQuery, SessionItems
 from swarmkeep.openai.problems import Refused
 from tests.http.server import RunningServer
-from tests.support.calls import count_calls, count_steps
+from tests.support.calls import count_steps
 from tests.support.hypothesis_profiles import examples
 from tests.support.logs import Dice, DrawnDice, any_logs
 from tests.support.scripted import ScriptedModel
@@ -131,17 +130,6 @@ async def test_what_cannot_be_added_is_refused(
         await openai.conversations.items.list("conv_nobody")
     with pytest.raises(NotFoundError):
         await openai.conversations.items.retrieve("msg_s1.x", conversation_id=made.id)
-
-
-async def test_items_may_be_referenced_by_id(openai: AsyncOpenAI, model: ScriptedModel) -> None:
-    model.say("one")
-    first = await openai.responses.create(model="Front", input="1")
-    model.say("two")
-    named: Any = {"type": "item_reference", "id": first.output[0].id}
-    await openai.responses.create(model="Front", input=[said("user", "1"), named, said("user", "2")])
-    assert [message["content"] for message in model.requests[1]["messages"][1:]] == ["1", "one", "2"]
-    with pytest.raises(NotFoundError):
-        await openai.responses.create(model="Front", input=[{"type": "item_reference", "id": "msg_s9.nobody"}])
 
 
 async def test_deleted_call_item_takes_its_result(
@@ -413,47 +401,6 @@ def test_run_item_found_by_its_id(run_id: str) -> None:
     place = ItemPlace("conv_1", run_id=run_id, turn=3)
     assert parse_item_id(place.make_id("msg")) == ("msg", place)
     assert parse_item_id(place.at_call(2).make_id("fc")) == ("fc", place.at_call(2))
-
-
-async def test_conversation_page_reads_only_shown(
-    openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
-) -> None:
-    said: list[Any] = []
-    for number in range(100):
-        call = {"type": "function_call", "call_id": f"c{number}", "name": "look", "arguments": "{}"}
-        output = {"type": "function_call_output", "call_id": f"c{number}", "output": "42"}
-        said += [{"role": "user", "content": "Look."}, call, output, {"role": "assistant", "content": "42."}]
-    made = await openai.conversations.create(items=said)
-    for _ in range(3):
-        model.call("get_weather", {"city": "Rome"})
-        model.say("Sunny.")
-        await openai.responses.create(model="Front", input="Weather?", conversation=made.id)
-
-    async def read(ask: Callable[[], Awaitable[Any]]) -> Any:
-        with count_calls() as counted:
-            answer = await ask()
-        contents = counted[show_input_content.__code__] + counted[show_output_text.__code__]
-        assert contents <= 12
-        # Of the messages that are not shown, none is looked into.
-        assert counted[read_tool_calls.__code__] <= 25
-        return answer
-
-    items = openai.conversations.items
-    await items.list(made.id, limit=1)
-    newest = await read(lambda: items.list(made.id, limit=10))
-    oldest = await read(lambda: items.list(made.id, limit=10, order="asc"))
-    middle = await read(lambda: items.list(made.id, limit=10, order="asc", after=oldest.last_id))
-    assert [item.type for item in middle.data].count("function_call_output") == 3
-    for item in (newest.data[1], middle.data[2]):
-        assert await read(lambda item=item: items.retrieve(item.id, conversation_id=made.id)) == item  # type: ignore[misc]
-    added = await read(lambda: items.create(made.id, items=[{"role": "user", "content": "And?"}]))
-    assert (await read(lambda: items.list(made.id, limit=1))).data == added.data
-    await read(lambda: items.delete(middle.data[2].id, conversation_id=made.id))
-    after = await read(lambda: items.list(made.id, limit=10, order="asc", after=middle.data[2].id))
-    assert middle.data[-1].id in [item.id for item in after.data]
-    named: Any = [{"type": "item_reference", "id": item.id} for item in oldest.data[:4]]
-    model.say("Right.")
-    await read(lambda: openai.responses.create(model="Front", input=[*named, {"role": "user", "content": "Right?"}]))
 
 
 def list_decided_again(count: int) -> State:

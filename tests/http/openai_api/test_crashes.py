@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import ExitStack
-from itertools import count
 from typing import Any
 
 import pytest
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAI, UnprocessableEntityError
+from openai import APIConnectionError, AsyncOpenAI, OpenAI, UnprocessableEntityError
 
 from tests.chaos.cluster import ServerCluster
-from tests.chaos.plans import call_step, make_plan, say_step, wait_until
+from tests.chaos.plans import call_step, make_plan, say_step
 from tests.http.server import RunningServer
 from tests.support.processes import ServerProcess
 from tests.support.scripted import ScriptedModel
@@ -134,22 +133,6 @@ def leave_out_place(event: Any) -> Json:
 
 
 @pytest.mark.long
-def test_dead_servers_response_finished_by_another(cluster: ServerCluster) -> None:
-    first = cluster.server()
-    with connect(first) as client:
-        made = client.responses.create(model="Clerk", input=make_plan(say_step("Done.", hold="gate")), background=True)
-        assert made.status in ("queued", "in_progress")
-        cluster.planned_model.wait_for("gate")
-    first.kill()
-    with connect(cluster.server()) as other:
-        assert other.responses.retrieve(made.id).status == "in_progress"
-        wait_until("it is finished", lambda: other.responses.retrieve(made.id).status == "completed")
-        assert other.responses.retrieve(made.id).output_text == "Done."
-        after = other.responses.create(model="Clerk", input="And?", previous_response_id=made.id)
-        assert after.output_text == "That is all."
-
-
-@pytest.mark.long
 def test_idempotency_key_survives_restart(cluster: ServerCluster) -> None:
     server = cluster.server()
 
@@ -250,28 +233,6 @@ async def test_fork_replanned_after_source_redaction(
     assert (await service.get(f"/v1/sessions/{fork}/verify")).json()["valid"] is True
 
 
-async def test_fork_of_ever_changing_source_refused(
-    openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = await service.session(id="s", messages=[{"role": "user", "content": "word"}] * 30)
-    for text in ("one", "two"):
-        model.say(text)
-    first = await openai.responses.create(model="Front", input="1", conversation="s")
-    await openai.responses.create(model="Front", input="2", conversation="s")
-    sessions, plan_fork, redacted = service.engine.sessions, service.engine.sessions.plan_fork, count(2)
-
-    async def plan_and_redact(*given: Any, **options: Any) -> Any:
-        plan = await plan_fork(*given, **options)
-        await service.post(f"{session}/redact", {"seqs": [next(redacted)], "reason": "asked for"})
-        return plan
-
-    monkeypatch.setattr(sessions, "plan_fork", plan_and_redact)
-    with pytest.raises(APIStatusError) as refused:
-        await openai.responses.create(model="Front", input="3", previous_response_id=first.id)
-    assert refused.value.code == "session_damaged"
-    assert next(redacted) < 20
-
-
 async def test_session_creation_key_begins_a_response(
     openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
 ) -> None:
@@ -301,26 +262,6 @@ async def test_concurrent_continuations_fork_except_one(
     assert sessions[first.id.partition(".")[2]] == 1
     asked = [[said["content"] for said in request["messages"][1:]] for request in model.requests[1:]]
     assert sorted(asked) == sorted(["0", "first", f"{number}"] for number in range(1, MANY + 1))
-
-
-@pytest.mark.long
-async def test_concurrent_call_answers_fork_except_one(
-    openai: AsyncOpenAI, service: RunningServer, model: ScriptedModel
-) -> None:
-    door: Any = {"type": "function", "name": "open_door", "parameters": {"type": "object", "properties": {}}}
-    model.call("open_door", {}, id="c1")
-    first = await openai.responses.create(model="Front", input="Open it.", tools=[door])
-    for _ in range(MANY):
-        model.say("next")
-
-    async def answer(number: int) -> Any:
-        output: Any = {"type": "function_call_output", "call_id": "c1", "output": f"{number}"}
-        return await openai.responses.create(model="Front", input=[output], previous_response_id=first.id)
-
-    made = await asyncio.gather(*map(answer, range(MANY)))
-    assert {found.output_text for found in made} == {"next"}
-    assert len({found.id.partition(".")[2] for found in made}) == MANY
-    assert {request["messages"][-1]["content"] for request in model.requests[1:]} == set(map(str, range(MANY)))
 
 
 @pytest.mark.parametrize("stream", [False, True])

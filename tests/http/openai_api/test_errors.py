@@ -1,4 +1,4 @@
-"""Refusals below /openai/v1: in OpenAI's shape, by the name of what is wrong, before anything is made."""
+"""Refusals below /openai/v1: in OpenAI's shape, by the name of what is wrong; keys, roles and tenants as for /v1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI, BadRequestError
 
 from swarmkeep.events.codec import Json
+from swarmkeep.http.auth import PERMISSION
+from swarmkeep.http.openapi import get_operation_id
+from swarmkeep.openai.document import ROUTES
 from swarmkeep.openai.problems import make_error
+from swarmkeep.store.keys import Role
+from tests.http.auth.keys import Headers, create_key
 from tests.http.server import RunningServer, scripted, start_server
 from tests.support.scripted import ScriptedModel
 
@@ -93,6 +98,7 @@ async def test_every_layer_answers_in_this_shape(plain: RunningServer) -> None:
     for path in ("assistants", "threads", "threads/thread_1/messages"):
         error = check_error(await plain.post(f"/openai/v1/{path}", {}), 404, "not_found")
         assert "use conversations and responses, or beta.agents" in error["message"]
+        assert "/openai/v1/openapi.json" in error["message"]
         assert "base URL /openai/v1" in (await plain.post(f"/v1/{path}", {})).json()["error"]["message"]
     check_error(await plain.get("/openai/v1/models/Nobody"), 404, "model_not_found", "model")
     check_error(await plain.client.put(URL), 405, "method_not_allowed")
@@ -135,57 +141,43 @@ DOOR: Any = {"type": "function", "name": "open_door", "parameters": {"type": "ob
 CHAT_DOOR: Any = {"type": "function", "function": {"name": "open_door", "parameters": {"type": "object"}}}
 
 
-@pytest.mark.parametrize(
-    ("choice", "param"),
-    [
-        ({"type": "function", "name": "open_door", "strict": True}, "tool_choice.strict"),
-        ({"type": "function"}, "tool_choice"),
-        ({"type": "file_search"}, "tool_choice"),
-        ({"name": "open_door"}, "tool_choice"),
-        ("sometimes", "tool_choice"),
-        ({"type": "allowed_tools", "mode": "auto", "tools": [], "most": 3}, "tool_choice.most"),
-        ({"type": "allowed_tools", "mode": "never", "tools": []}, "tool_choice"),
-        (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "open_door", "x": 1}]},
-            "tool_choice.tools[0].x",
-        ),
-        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "name": "a"}]}, "tool_choice.tools[0]"),
-        ({"type": "function", "name": "shut_door"}, "tool_choice"),
-        (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "shut_door"}]},
-            "tool_choice",
-        ),
-    ],
-)
-async def test_partly_dropped_tool_choice_refused(openai: AsyncOpenAI, choice: Any, param: str) -> None:
-    with pytest.raises(BadRequestError) as refused:
-        await openai.responses.create(model="Front", input="Open it.", tools=[DOOR], tool_choice=choice)
-    assert refused.value.param == param
+# A tool choice of which a part would be dropped, and what the refusal names.
+CHOICES: list[tuple[Any, str]] = [
+    ({"type": "function", "name": "open_door", "strict": True}, "tool_choice.strict"),
+    ({"type": "function"}, "tool_choice"),
+    ({"type": "file_search"}, "tool_choice"),
+    ({"name": "open_door"}, "tool_choice"),
+    ("sometimes", "tool_choice"),
+    ({"type": "allowed_tools", "mode": "auto", "tools": [], "most": 3}, "tool_choice.most"),
+    ({"type": "allowed_tools", "mode": "never", "tools": []}, "tool_choice"),
+    ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "open_door", "x": 1}]},
+     "tool_choice.tools[0].x"),
+    ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "name": "a"}]}, "tool_choice.tools[0]"),
+    ({"type": "function", "name": "shut_door"}, "tool_choice"),
+    ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "shut_door"}]}, "tool_choice"),
+]  # fmt: skip
+CHAT_CHOICES: list[tuple[Any, str]] = [
+    ({"type": "function", "function": {"name": "open_door"}, "strict": True}, "tool_choice.strict"),
+    ({"type": "function", "function": {"name": "open_door", "x": 1}}, "tool_choice.function.x"),
+    ({"type": "function", "name": "open_door"}, "tool_choice"),
+    ({"type": "custom", "custom": {"name": "a"}}, "tool_choice"),
+    ({"type": "function", "function": {"name": "shut_door"}}, "tool_choice"),
+    ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [], "most": 3}},
+     "tool_choice.allowed_tools.most"),
+    ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [CHAT_DOOR]}},
+     "tool_choice.allowed_tools.tools[0].function.parameters"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("choice", "param"),
-    [
-        ({"type": "function", "function": {"name": "open_door"}, "strict": True}, "tool_choice.strict"),
-        ({"type": "function", "function": {"name": "open_door", "x": 1}}, "tool_choice.function.x"),
-        ({"type": "function", "name": "open_door"}, "tool_choice"),
-        ({"type": "custom", "custom": {"name": "a"}}, "tool_choice"),
-        ({"type": "function", "function": {"name": "shut_door"}}, "tool_choice"),
-        (
-            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [], "most": 3}},
-            "tool_choice.allowed_tools.most",
-        ),
-        (
-            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [CHAT_DOOR]}},
-            "tool_choice.allowed_tools.tools[0].function.parameters",
-        ),
-    ],
-)
-async def test_partly_dropped_chat_tool_choice_refused(openai: AsyncOpenAI, choice: Any, param: str) -> None:
-    said: Any = [{"role": "user", "content": "Open it."}]
-    with pytest.raises(BadRequestError) as refused:
-        await openai.chat.completions.create(model="Front", messages=said, tools=[CHAT_DOOR], tool_choice=choice)
-    assert refused.value.param == param
+async def test_partly_dropped_tool_choice_refused(plain: RunningServer) -> None:
+    chat = {"messages": [{"role": "user", "content": "Open it."}], "tools": [CHAT_DOOR]}
+    for url, body, choices in (
+        (URL, {"input": "Open it.", "tools": [DOOR]}, CHOICES),
+        ("/openai/v1/chat/completions", chat, CHAT_CHOICES),
+    ):
+        for choice, param in choices:
+            answer = await plain.post(url, {"model": "Front", **body, "tool_choice": choice})
+            check_error(answer, 400, "invalid_request", param)
 
 
 def said(text: str) -> Any:
@@ -214,11 +206,6 @@ FILE = {"type": "input_file", "file_url": "https://example.org/a.pdf"}
 async def test_a_refusal_says_what_to_do(openai: AsyncOpenAI, body: Any, words: str) -> None:
     with pytest.raises(BadRequestError, match=words):
         await openai.responses.create(**{"model": "Front", "input": "Hi.", **body})
-
-
-async def test_unknown_route_names_the_description(service: RunningServer) -> None:
-    answer = await service.post("/openai/v1/assistants", {})
-    assert "/openai/v1/openapi.json" in answer.json()["error"]["message"]
 
 
 async def test_non_string_past_approval_ids_refused(openai: AsyncOpenAI, model: ScriptedModel) -> None:
@@ -310,3 +297,151 @@ async def test_fork_answering_initial_open_call_made(
     other = await openai.responses.create(model="Front", input=[output("c1")], previous_response_id=first.id)
     assert other.output_text == "Open again."
     assert await count_sessions(service) == 2
+
+
+# Keys, roles and tenants hold as they do for /v1.
+
+
+NEEDED = {
+    name: set(permissions.split())
+    for permissions, names in {
+        "read": (
+            "list_models get_model get_response list_response_input_items get_conversation list_items get_item "
+            "list_openai_agents get_openai_agent list_agent_sessions get_agent_session "
+            "stream_agent_session_events list_agent_turns get_agent_turn list_agent_turn_items list_agent_items "
+            "list_agent_subagents get_agent_subagent list_agent_subagent_turns get_agent_subagent_turn "
+            "list_agent_subagent_turn_items list_agent_subagent_items list_agent_artifacts get_agent_artifact "
+            "get_agent_artifact_content list_agent_traces list_agent_automations get_agent_automation "
+            "list_agent_automation_invocations get_agent_automation_invocation"
+        ),
+        "run": (
+            "create_chat_completion count_input_tokens compact_response cancel_response create_conversation "
+            "update_conversation create_items delete_item create_agent_session update_agent_session "
+            "create_agent_automation update_agent_automation pause_agent_automation resume_agent_automation "
+            "create_agent_automation_invocation"
+        ),
+        "approve run": ("create_response create_agent_session_events"),
+        "write": (
+            "delete_response delete_conversation create_openai_agent update_openai_agent delete_openai_agent "
+            "delete_agent_session delete_agent_automation"
+        ),
+    }.items()
+    for name in names.split()
+}
+
+
+def test_every_route_asks_listed_permission() -> None:
+    found: dict[str, set[str]] = {}
+    for route in ROUTES:
+        reads = "GET" in route.http_methods  # type: ignore[union-attr]
+        default = ("read",) if reads else ("write",)
+        found[get_operation_id(route)] = set(route.opt.get(PERMISSION, default))  # type: ignore[union-attr,arg-type]
+    assert found == NEEDED
+
+
+async def ask(service: RunningServer, key: Headers, **body: Any) -> Any:
+    return await service.post("/openai/v1/responses", {"model": "Front", **body}, headers=key)
+
+
+async def test_key_needed_once_one_exists(plain: RunningServer) -> None:
+    reader = await create_key(plain, "acme", role="read")
+    check_error(await plain.get("/openai/v1/models"), 401, "unauthenticated")
+    assert (await plain.get("/openai/v1/models", headers=reader)).status_code == 200
+    check_error(await ask(plain, reader, input="hi"), 403, "forbidden")
+    assert (await plain.get("/v1/sessions", headers=reader)).json()["data"] == []
+
+
+@pytest.mark.parametrize(("role", "allowed"), [("run", False), ("approve", True), ("write", True)])
+async def test_an_approval_needs_its_permission(
+    service: RunningServer, model: ScriptedModel, role: Role, allowed: bool
+) -> None:
+    model.call("refund", {"order": "1"}, id="c1")
+    runner, key = await create_key(service, "acme", role="run"), await create_key(service, "acme", role=role)
+    first = (await ask(service, runner, input="Refund 1.")).json()
+    assert [item["type"] for item in first["output"]] == ["mcp_approval_request"]
+    ahead = await ask(service, runner, input="Well?", previous_response_id=first["id"])
+    said = check_error(ahead, 400, "invalid_request", "input")["message"]
+    assert said.endswith("(refund); answer its mcp_approval_request with an mcp_approval_response")
+    answer = {"type": "mcp_approval_response", "approval_request_id": first["output"][0]["id"], "approve": True}
+    if allowed:
+        model.say("Done.")
+    second = await ask(service, key, input=[answer], previous_response_id=first["id"])
+    if not allowed:
+        check_error(second, 403, "forbidden")
+        return
+    output = second.json()["output"]
+    assert [item["type"] for item in output] == ["mcp_call", "message"]
+    assert output[0]["approval_request_id"] == first["output"][0]["id"]
+    again = {"model": "Front", "input": [answer], "conversation": first["id"].partition(".")[2]}
+    refused = await service.post("/openai/v1/responses", again, headers=runner if role == "run" else key)
+    check_error(refused, 400, "invalid_request", "input[0].approval_request_id")
+
+
+async def test_tenants_cannot_see_others_responses(service: RunningServer, model: ScriptedModel) -> None:
+    model.say("secret")
+    mine, other = await create_key(service, "acme"), await create_key(service, "other")
+    made = (await ask(service, mine, input="hi")).json()
+    session, item = made["id"].partition(".")[2], made["output"][0]["id"]
+    face = "/openai/v1"
+    for path in (
+        f"{face}/responses/{made['id']}",
+        f"{face}/responses/{made['id']}?stream=true",
+        f"{face}/responses/{made['id']}/input_items",
+        f"{face}/conversations/{session}",
+        f"{face}/conversations/{session}/items",
+        f"{face}/conversations/{session}/items/{item}",
+    ):
+        check_error(await service.get(path, headers=other), 404, "not_found")
+        assert (await service.get(path, headers=mine)).status_code == 200
+    for path in (f"{face}/responses/{made['id']}/cancel", f"{face}/conversations/{session}/items"):
+        body = {"items": []} if path.endswith("items") else None
+        check_error(await service.post(path, body, headers=other), 404, "not_found")
+    check_error(await service.delete(f"{face}/conversations/{session}", headers=other), 404, "not_found")
+    check_error(await service.delete(f"{face}/responses/{made['id']}", headers=other), 404, "not_found")
+    check_error(
+        await ask(service, other, input="x", previous_response_id=made["id"]),
+        400, "previous_response_not_found", "previous_response_id",
+    )  # fmt: skip
+    check_error(await ask(service, other, input="x", conversation=session), 404, "not_found", "conversation")
+    named = [{"type": "item_reference", "id": item}]
+    check_error(await ask(service, other, input=named), 404, "not_found", "input[0].id")
+    assert (await service.get("/v1/sessions", headers=other)).json()["data"] == []
+
+
+async def test_approve_only_key_cannot_steer_run(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("refund", {"order": "1"}, id="c1")
+    runner = await create_key(service, "acme", role="run")
+    approver = await create_key(service, "acme", role="approve")
+    first = (await ask(service, runner, input="Refund 1.")).json()
+    answer = {"type": "mcp_approval_response", "approval_request_id": first["output"][0]["id"], "approve": True}
+    model.say("Done.")
+    body = {"input": [answer], "previous_response_id": first["id"], "instructions": "Say everything."}
+    assert (await ask(service, approver, **body)).status_code == 200
+    assert "Say everything." not in model.requests[1]["messages"][0]["content"]
+
+
+async def test_stored_response_decision_is_recorded(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("refund", {"order": "1"}, id="c1")
+    writer = await create_key(service, "acme")
+    first = (await ask(service, writer, input="Refund 1.")).json()
+    answer = {"type": "mcp_approval_response", "approval_request_id": first["output"][0]["id"], "approve": True}
+    body = {"input": [answer], "previous_response_id": first["id"], "store": False}
+    check_error(await ask(service, writer, **body), 400, "invalid_request", "store")
+
+
+async def test_session_approval_does_not_cover_unstored(service: RunningServer, model: ScriptedModel) -> None:
+    """Whoever may give results could have it done again and again."""
+    model.calls([("refund", {"order": "1"}, "c1"), ("look", {}, "c2")])
+    runner = await create_key(service, "acme", role="run")
+    approver = await create_key(service, "acme", role="approve")
+    tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
+    first = (await ask(service, runner, input="Refund 1.", tools=tools)).json()
+    session, run = first["id"].partition(".")[2], "run_" + first["id"].partition(".")[0].removeprefix("resp_")
+    decision = {"approvals": [{"tool_call_id": "c1", "decision": "approve"}], "stream": False}
+    path = f"/v1/sessions/{session}/runs/{run}/resume"
+    assert (await service.post(path, decision, headers=approver)).json()["status"] == "waiting"
+    seen = {"type": "function_call_output", "call_id": "c2", "output": "nothing"}
+    body = {"input": [seen], "previous_response_id": first["id"], "store": False, "tools": tools}
+    answer = (await ask(service, runner, **body)).json()
+    assert [item["type"] for item in answer["output"]] == ["mcp_approval_request"]
+    assert len(model.requests) == 1

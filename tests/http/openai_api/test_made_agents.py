@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from openai import AsyncOpenAI, NotFoundError, UnprocessableEntityError
 
 from swarmkeep.store import made_agents
 from tests.http.auth.keys import create_key
+from tests.http.openai_api.conftest import connect_strictly as connect
 from tests.http.openai_api.test_agents import DOOR, NONE, create, read_to_idle
 from tests.http.openai_api.test_errors import check_error
 from tests.http.server import RunningServer, scripted, start_server
@@ -23,18 +23,6 @@ pytestmark = pytest.mark.one_database
 URL = "/openai/v1/agents"
 FRONT = "Sales / EU ☃"
 LINES = {"content-type": "application/x-ndjson"}
-
-
-def connect(server: RunningServer) -> AsyncOpenAI:
-    """A client that refuses what its types do not say."""
-    url = f"{server.url}/openai/v1"
-    return AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=30, _strict_response_validation=True)
-
-
-@pytest.fixture
-async def client(service: RunningServer) -> AsyncIterator[AsyncOpenAI]:
-    async with connect(service) as strict:
-        yield strict
 
 
 def read_system(model: ScriptedModel) -> str:

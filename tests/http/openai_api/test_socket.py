@@ -20,7 +20,6 @@ from tests.http.openai_api.test_conformance import WEATHER, message
 from tests.http.server import PATIENCE_SECONDS, RunningServer, scripted, server_settings, start_server
 from tests.http.test_streams import wait_until_nobody_reads
 from tests.support.scripted import ScriptedModel
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_database
 
@@ -348,16 +347,6 @@ async def test_other_sites_pages_get_no_connection(plain: RunningServer) -> None
     assert await refuse_handshake(plain, origin="https://evil.example") == (403, "forbidden")
 
 
-async def test_another_tenants_response_is_not_there(sqlite_ready: str) -> None:
-    async with start_server(server_settings(database_url=sqlite_ready)) as service:
-        mine, theirs = await create_key(service, "acme"), await create_key(service, "other")
-        async with open_socket(service, additional_headers=mine) as client:
-            made = await client.respond(input="Hello!")
-        async with open_socket(service, additional_headers=theirs) as client:
-            code, _ = await client.refused(input="Hello!", previous_response_id=made["id"])
-            assert code == "previous_response_not_found"
-
-
 async def test_requests_are_counted(sqlite_ready: str) -> None:
     async with start_server(server_settings(database_url=sqlite_ready, rate_limit_per_minute=2)) as service:
         async with open_socket(service) as client:
@@ -413,20 +402,6 @@ async def test_leaving_client_ends_unstored_response(service: RunningServer, mod
     await model.wait_for_disconnects_async(1)
 
 
-@pytest.mark.long
-async def test_unreading_client_blocks_no_others(service: RunningServer, model: ScriptedModel) -> None:
-    model.say(["x" * 1000] * 2000)
-    async with open_socket(service, max_queue=1, compression=None) as idle:
-        await idle.send(input="Much, please.")
-        started = await idle.next()
-        ended = None
-        while ended is None:
-            answer = await service.get(f"{PATH}/{started['response']['id']}")
-            ended = answer.json()["completed_at"]
-        text = "".join(event.get("delta", "") for event in await idle.until("response.completed"))
-        assert len(text) == 2_000_000
-
-
 async def test_stopping_server_asks_to_reconnect(service: RunningServer, model: ScriptedModel) -> None:
     model.hang("It is ", then="never heard")
     async with open_socket(service) as client, open_socket(service) as idle:
@@ -439,12 +414,6 @@ async def test_stopping_server_asks_to_reconnect(service: RunningServer, model: 
         assert await idle.closed() == 1012
 
 
-async def test_a_server_that_drains_begins_nothing(plain: RunningServer) -> None:
-    async with open_socket(plain) as client:
-        plain.engine.runs.is_draining = True
-        assert (await client.refused(input="more"))[0] == "draining"
-
-
 async def test_a_deleted_session_ends_its_response(sqlite_ready: str, model: ScriptedModel) -> None:
     model.hang("It is ", then="never heard")
     settings, limits = scripted(sqlite_ready, model), ServerLimits(gone_seconds=0.0)
@@ -455,16 +424,3 @@ async def test_a_deleted_session_ends_its_response(sqlite_ready: str, model: Scr
         assert answer.status_code == 204, answer.text
         assert (await client.until("error"))[-1]["error"]["code"] == "not_found"
         model.release()
-
-
-async def test_passing_connections_leave_nothing(plain: RunningServer) -> None:
-    async def visit(number: int) -> None:
-        async with open_socket(plain) as client:
-            if number % 2:
-                await client.respond(input="Hello!", store=number % 4 == 1)
-
-    before = len(asyncio.all_tasks())
-    for _ in range(3):
-        await asyncio.gather(*map(visit, range(12)))
-    await wait_until_nobody_reads(plain)
-    await wait_until(lambda: len(asyncio.all_tasks()) <= before)

@@ -44,20 +44,26 @@ async def test_every_page_file_exists_with_type(plain: RunningServer) -> None:
         assert (answer.status_code, answer.headers["content-type"]) == (200, f"{kind}; charset=utf-8"), name
 
 
-async def test_unchanged_file_is_not_resent(plain: RunningServer) -> None:
-    for path in ("/", "/page/main.js", "/page/marked.esm.js", "/docs"):
-        first = await plain.get(path)
-        etag = first.headers["etag"]
-        assert first.headers["cache-control"] == "no-cache"
-        for sent in (etag, f"W/{etag}", f'"other", {etag}', "*"):
-            again = await plain.get(path, headers={"If-None-Match": sent})
-            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
-        assert (await plain.get(path, headers={"If-None-Match": '"other"'})).status_code == 200
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+@pytest.mark.parametrize("path", ["/", "/page/main.js", "/page/marked.esm.js", "/docs", "/docs/init.js"])
+async def test_unchanged_file_is_not_resent(plain: RunningServer, path: str, encoding: str) -> None:
+    form = {"Accept-Encoding": encoding}
+    first = await plain.get(path, headers=form)
+    etag = first.headers["etag"]
+    assert first.headers["cache-control"] == "no-cache"
+    for sent in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+        again = await plain.get(path, headers={**form, "If-None-Match": sent})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+    # Compressed and not, it has different bytes, and so different tags.
+    other = "identity" if encoding == "gzip" else "gzip"
+    for unknown in ('"other"', (await plain.get(path, headers={"Accept-Encoding": other})).headers["etag"]):
+        assert (await plain.get(path, headers={**form, "If-None-Match": unknown})).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["nothing.js", "..%2f..%2fapp.py", "LICENSE", "README.md", "index.html%00"])
-async def test_nothing_else_is_served(plain: RunningServer, name: str) -> None:
-    check_problem(await plain.get(f"/page/{name}"), 404, "not_found")
+@pytest.mark.parametrize("folder", ["page", "docs"])
+@pytest.mark.parametrize("name", ["nothing.js", "..%2f..%2fapp.py", "LICENSE", "README.md", "index.html%00", "%2e%2e"])
+async def test_nothing_else_is_served(plain: RunningServer, folder: str, name: str) -> None:
+    check_problem(await plain.get(f"/{folder}/{name}"), 404, "not_found")
 
 
 def test_modules_hold_one_subject() -> None:

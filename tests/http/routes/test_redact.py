@@ -1,17 +1,20 @@
-"""Redaction, deletion and the audit log over HTTP."""
+"""Redaction, deletion, the audit log, checks of a session and proofs over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from sqlalchemy import text
 
-from swarmkeep.events.codec import Json
+from swarmkeep.events.codec import Json, decode, encode
+from swarmkeep.history.proofs import Proof, TreeHash, parse_note
 from swarmkeep.runs.sessions import hold_session
-from swarmkeep.store.opening import open_store
+from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey
+from tests.history.test_proofs import check
 from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.store.sessions import begin_session
 from tests.support.scripted import ScriptedModel
@@ -97,15 +100,6 @@ async def test_words_are_redacted_while_a_run_waits(service: RunningServer, mode
     assert (await service.get(f"{session}/verify")).json()["valid"] is True
 
 
-async def test_session_with_queued_run_busy(service: RunningServer, model: ScriptedModel) -> None:
-    model.call("refund", {"order": "A-17"})
-    session = await service.session()
-    run = await service.run(session)
-    await service.post(f"{session}/runs", {"input": "next", "on_busy": "queue", "background": True})
-    found = check_problem(await service.post(f"{session}/redact", {"seqs": [1], "reason": "x"}), 409, "session_busy")
-    assert found["active_run_id"] == run["id"]
-
-
 async def test_what_cannot_be_redacted_is_refused(service: RunningServer) -> None:
     session = await service.session()
     for body in ({}, {"seqs": [1]}, {"seqs": [], "reason": "x"}, {"seqs": [0], "reason": "x"}, {"reason": "x"}):
@@ -115,18 +109,6 @@ async def test_what_cannot_be_redacted_is_refused(service: RunningServer) -> Non
     check_problem(
         await service.post("/v1/sessions/nobody/redact", {"seqs": [2], "reason": "x"}), 404, "session_not_found"
     )
-
-
-async def test_forks_named_and_redacted_on_request(service: RunningServer) -> None:
-    session = await service.session(messages=[{"role": "user", "content": CANARY}])
-    fork = (await service.post(f"{session}/fork", {"id": "fork"})).json()["id"]
-    done = await redact(service, session, seqs=[2])
-    assert done["forks"] == [{"session_id": fork, "seqs": [2], "redacted": False}]
-    assert CANARY in (await service.get(f"/v1/sessions/{fork}/messages")).text
-    done = await redact(service, session, seqs=[2], include_forks=True)
-    assert (done["seqs"], done["seq"]) == ([], None)
-    assert done["forks"] == [{"session_id": fork, "seqs": [2], "redacted": True}]
-    assert CANARY not in (await service.get(f"/v1/sessions/{fork}/messages")).text
 
 
 async def test_held_session_is_kept(service: RunningServer, model: ScriptedModel) -> None:
@@ -143,15 +125,6 @@ async def test_held_session_is_kept(service: RunningServer, model: ScriptedModel
     assert (await service.run(session))["status"] == "completed"
     assert "hold" not in (await service.client.delete(f"{session}/hold")).json()
     assert (await service.client.delete(session)).status_code == 204
-
-
-async def test_a_redaction_is_done_once(service: RunningServer) -> None:
-    session = await service.session(messages=[{"role": "user", "content": CANARY}])
-    body, headers = {"seqs": [2], "reason": "x"}, {"Idempotency-Key": "once"}
-    first = await service.post(f"{session}/redact", body, headers=headers)
-    await service.client.patch(session, json={"metadata": {"since": 1}})
-    again = await service.post(f"{session}/redact", body, headers=headers)
-    assert (again.status_code, again.json()) == (first.status_code, first.json())
 
 
 async def test_deletion_shown_in_audit_log(service: RunningServer) -> None:
@@ -208,3 +181,95 @@ async def test_server_deletes_what_is_due(ready_url: str) -> None:
         check_problem(await service.get("/v1/retention?before=soon"), 400, "invalid_request")
         entries = (await service.get("/v1/audit")).json()["data"]
         assert [entry["by"] for entry in entries if entry["type"] == "session.deleted"] == ["retention"]
+
+
+# Checks of a session, checkpoints of the log of heads, and what is proven from them.
+
+
+async def test_sessions_are_proven_over_http(service: RunningServer) -> None:
+    check_problem(await service.get("/v1/sessions/absent/proof"), 404, "checkpoint_not_found")
+    first = await service.session()
+    kept = (await service.get("/v1/checkpoint")).json()
+    assert (kept["number"], kept["size"], kept["origin"], kept["public_key"]) == (1, 1, "swarmkeep/default", None)
+    assert (await service.get("/v1/checkpoint")).json() == kept
+    assert "consistency" not in kept
+    await service.post(f"{first}/messages", {"messages": [{"role": "user", "content": "hello"}]})
+    second = await service.session()
+    newest = (await service.get("/v1/checkpoint?since=1")).json()
+    assert (newest["number"], newest["size"]) == (2, 3)
+    assert (await service.get("/v1/checkpoint?number=1")).json() == kept
+    leaves = (await service.get("/v1/checkpoint/leaves?limit=2")).json()
+    leaves["data"] += (await service.get(f"/v1/checkpoint/leaves?cursor={leaves['next_cursor']}")).json()["data"]
+    tree = TreeHash()
+    for leaf in leaves["data"]:
+        tree.add(leaf["leaf"].encode())
+    assert tree.root == parse_note(newest["note"].encode()).root
+    for path in (f"{first}/proof?checkpoint=1", f"{first}/proof", f"{second}/proof"):
+        proof = (await service.get(path)).json()
+        check(decode(encode(proof), Proof))
+        state = (await service.get(path.partition("/proof")[0])).json()
+        assert path.endswith("1") or proof["hash"] == state["hash"]
+    check_problem(await service.get(f"{second}/proof?checkpoint=1"), 404, "not_in_checkpoint")
+    check_problem(await service.get(f"{second}/proof?checkpoint=3"), 404, "checkpoint_not_found")
+    check_problem(await service.get("/v1/sessions/absent/proof"), 404, "session_not_found")
+    check_problem(await service.get("/v1/checkpoint?number=9"), 404, "checkpoint_not_found")
+    refused = check_problem(await service.get("/v1/checkpoint?since=4"), 400, "invalid_request")
+    assert refused["errors"][0]["pointer"] == "/query/since"
+
+
+# Checking a session over HTTP.
+
+
+async def test_a_session_is_checked(service: RunningServer) -> None:
+    session = await service.session(messages=[{"role": "user", "content": "hello"}])
+    seen = (await service.get(session)).json()
+    found = (await service.get(f"{session}/verify")).json()
+    head = {"seq": seen["seq"], "hash": seen["hash"]}
+    assert found == {
+        "valid": True,
+        "events": 2,
+        "head": head,
+        "problems": [],
+        "problem_count": 0,
+        "redacted": [],
+        "redacted_count": 0,
+    }
+    check_problem(await service.get("/v1/sessions/nobody/verify"), 404, "session_not_found")
+
+
+async def test_session_checked_against_noted_head(service: RunningServer) -> None:
+    session = await service.session()
+    digest = (await service.get(session)).json()["hash"]
+
+    async def codes(head: str) -> list[str]:
+        found = (await service.get(f"{session}/verify", params={"head": head})).json()
+        assert found["valid"] is not bool(found["problems"])
+        return [one["code"] for one in found["problems"]]
+
+    assert await codes(f"1:{digest}") == await codes(f"1:{digest.upper()}") == []
+    assert await codes(f"2:{digest}") == ["truncated"]
+    assert await codes(f"1:{'0' * 64}") == ["rewritten"]
+    for wrong in (
+        "",
+        "1",
+        f"0:{digest}",
+        f"1:{digest[1:]}",
+        f"x:{digest}",
+        f" 1:{digest}",
+        f"1:{digest}:",
+        "٣:" + digest,
+    ):
+        found = check_problem(await service.get(f"{session}/verify", params={"head": wrong}), 400, "invalid_request")
+        assert found["errors"][0]["pointer"] == "/query/head"
+
+
+async def test_changed_event_named_and_shown(service: RunningServer) -> None:
+    session = await service.session(messages=[{"role": "user", "content": "hello"}, {"role": "user", "content": "you"}])
+    database = cast(SqlStore, service.engine.store).database
+    damage = text("UPDATE events SET payload = '{\"message\"' WHERE seq = 2")
+    await database.write(lambda connection: connection.execute(damage) and None)
+    found = (await service.get(f"{session}/verify")).json()
+    assert (found["valid"], found["problems"][0]["seq"], found["problems"][0]["code"]) == (False, 2, "payload_differs")
+    events = await service.events(session)
+    assert [event["seq"] for event in events] == [1, 2, 3]
+    assert events[1]["data"] == '{"message"'

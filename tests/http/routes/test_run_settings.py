@@ -12,7 +12,7 @@ from swarmkeep.events.errors import InvalidRequest
 from swarmkeep.events.records import RunOptions
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.approvals import refuse_wrong_functions
-from tests.http.server import RunningServer, check_problem, scripted, start_server
+from tests.http.server import RunningServer, check_problem, serve_team
 from tests.http.websocket.client import connect_session
 from tests.support.scripted import ScriptedModel
 
@@ -124,25 +124,10 @@ async def test_a_websocket_takes_a_form_too(service: RunningServer, model: Scrip
     assert frames[-1].data["output"] == ["hi"]
 
 
-@pytest.mark.parametrize("answer", ['{"a":' * 5000 + "1" + "}" * 5000, "[" + "1," * 20_000 + "1]"])
-async def test_deep_and_large_answers_not_parsed(service: RunningServer, model: ScriptedModel, answer: str) -> None:
-    model.say(answer)
-    run = await service.run(await service.session(), response_format={"type": "json_object"})
-    assert (run["status"], run["output"]) == ("completed", None)
-
-
-async def test_agent_shows_its_output_type(sqlite_ready: str, model: ScriptedModel) -> None:
-    async with start_server(scripted(sqlite_ready, model, agents=["tests.http.output_team"])) as service:
-        shown = (await service.get("/v1/agents/Clerk")).json()
-        assert shown["output_schema"]["required"] == ["sku"]
-        assert shown["output_mode"] == "tool"
-        model.call("final_output", {"sku": 1})
-        model.call("final_output", {"sku": "A"})
-        session = await service.session()
-        run = await service.run(session)
-        assert run["output"] == {"sku": "A"}
-        corrected = [event for event in await service.events(session) if event["data"].get("correction")]
-        assert [event["data"]["correction"] for event in corrected] == [1]
+@serve_team("output_team")
+async def test_agent_shows_its_output_type(service: RunningServer) -> None:
+    shown = (await service.get("/v1/agents/Clerk")).json()
+    assert (shown["output_schema"]["required"], shown["output_mode"]) == (["sku"], "tool")
 
 
 # Functions of the caller: offered with the agent's own, never run here; the run waits for their results.
@@ -175,30 +160,6 @@ async def test_caller_functions_offered_beside_agents_own(service: RunningServer
     assert started["data"]["options"]["tools"] == [OPEN_DOOR]
 
 
-async def test_own_calls_run_before_outside_ones(service: RunningServer, model: ScriptedModel) -> None:
-    model.calls([("open_door", {"door": "1"}, "c2"), ("get_weather", {"city": "Rome"}, "c1")])
-    model.say("Both done.")
-    session = await service.session()
-    run = await service.run(session, tools=[OPEN_DOOR])
-    assert [call["tool_call_id"] for call in run["pending"]] == ["c2"]
-    assert [message.get("tool_call_id") for message in run["messages"]][2:] == ["c1"]
-    resumed = await service.post(f"{session}/runs/{run['id']}/resume", {"tool_results": [DOOR_IS_OPEN]})
-    assert resumed.json()["output_text"] == "Both done."
-    results = [m["tool_call_id"] for m in model.requests[1]["messages"] if m["role"] == "tool"]
-    assert results == ["c2", "c1"]
-
-
-async def test_handoff_waits_for_outside_call(service: RunningServer, model: ScriptedModel) -> None:
-    model.calls([("transfer_to_sales", {}, "c1"), ("open_door", {"door": "1"}, "c2")])
-    model.say("Hello from sales.")
-    session = await service.session()
-    run = await service.run(session, tools=[OPEN_DOOR])
-    assert run["agent"] == "Front"
-    resumed = await service.post(f"{session}/runs/{run['id']}/resume", {"tool_results": [DOOR_IS_OPEN]})
-    assert (resumed.json()["agent"], resumed.json()["status"]) == ("Sales / EU ☃", "completed")
-    assert [tool["function"]["name"] for tool in model.requests[1]["tools"]] == ["open_door"]
-
-
 async def test_approval_and_outside_call_awaited_together(service: RunningServer, model: ScriptedModel) -> None:
     model.calls([("refund", {"order": "1"}, "c1"), ("open_door", {"door": "1"}, "c2")])
     model.say("Done.")
@@ -218,19 +179,6 @@ async def test_approval_and_outside_call_awaited_together(service: RunningServer
         "open",
         "refunded 1",
     ]
-
-
-async def test_calls_outside_survive_a_queue(service: RunningServer, model: ScriptedModel) -> None:
-    model.hang(then="first")
-    model.call("open_door", {"door": "1"}, id="c2")
-    session = await service.session()
-    first = await service.run(session, background=True)
-    queued = await service.run(session, background=True, on_busy="queue", tools=[OPEN_DOOR])
-    model.release()
-    async with service.stream(f"{session}/runs/{queued['id']}/stream") as frames:
-        waiting = (await frames.until("done"))[-1].data
-    assert first["status"] == "running"
-    assert (waiting["status"], waiting["pending"][0]["name"]) == ("waiting", "open_door")
 
 
 def _function(**changes: Any) -> dict[str, Any]:

@@ -1,11 +1,15 @@
-"""Runs over HTTP: awaited, in the background, queued, cancelled, waiting, resumed."""
+"""Runs over HTTP: awaited, queued, cancelled, resumed; stray results, and what a provider's troubles leave behind."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from swarmkeep.events.codec import Json
-from tests.http.server import RunningServer, check_problem
+from tests.http.server import RunningServer, check_problem, scripted, start_server
+from tests.http.websocket.client import connect_session
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -88,18 +92,6 @@ async def test_a_busy_session_refuses_or_queues(service: RunningServer, model: S
     assert [(run["id"], run["status"]) for run in listed] == [(queued["id"], "completed"), (first["id"], "completed")]
 
 
-async def test_a_busy_session_can_be_interrupted(service: RunningServer, model: ScriptedModel) -> None:
-    model.hang(then="never heard")
-    model.say("second")
-    session = await service.session()
-    first = await service.run(session, "one", background=True)
-    await model.wait_for_requests_async(1)
-    second = await service.run(session, "two", on_busy="interrupt")
-    assert second["output_text"] == "second"
-    assert (await service.get(f"{session}/runs/{first['id']}")).json()["status"] == "cancelled"
-    await model.wait_for_disconnects_async(1)
-
-
 async def test_runs_paged_newest_first(service: RunningServer, model: ScriptedModel) -> None:
     session = await service.session()
     for number in range(3):
@@ -156,10 +148,7 @@ async def test_outside_results_continue_the_run(service: RunningServer, model: S
     run = await service.run(session, execute_tools=False)
     assert (run["status"], run["stop_reason"]) == ("waiting", "tool_calls")
     resume = f"{session}/runs/{run['id']}/resume"
-    results = [
-        {"tool_call_id": "c1", "content": "hot 🔥"},
-        {"tool_call_id": "c2", "content": "no", "is_error": True},
-    ]
+    results = [{"tool_call_id": "c1", "content": "hot 🔥"}, {"tool_call_id": "c2", "content": "no", "is_error": True}]
     found = check_problem(
         await service.post(resume, {"tool_results": [{"tool_call_id": "c9", "content": ""}]}), 400, "invalid_request"
     )
@@ -206,3 +195,118 @@ async def test_draining_server_refuses_runs_but_answers(service: RunningServer, 
     check_problem(await service.get("/health/ready"), 503, "draining")
     assert (await service.get("/health/live")).status_code == 200
     assert (await service.get(session)).status_code == 200
+
+
+# Tool messages among what a caller sends answer an open call, or are refused by their place.
+
+
+HELLO = {"role": "user", "content": "hello"}
+
+
+def calling(*call_ids: str) -> Json:
+    calls = [
+        {"id": call_id, "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+        for call_id in call_ids
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(call_id: str) -> Json:
+    return {"role": "tool", "tool_call_id": call_id, "content": f"of {call_id}"}
+
+
+STRAY: list[tuple[list[Json], int]] = [
+    ([result("c1")], 0),
+    ([HELLO, result("c1")], 1),
+    ([calling("c1"), result("c2")], 1),
+    ([calling("c1"), result("c1"), result("c1")], 2),
+    ([calling("c1"), HELLO, result("c1")], 2),
+    ([calling("c1"), calling("c2"), result("c1")], 2),
+]
+
+
+@pytest.mark.parametrize(("messages", "place"), STRAY)
+async def test_result_without_open_call_refused(service: RunningServer, messages: list[Json], place: int) -> None:
+    session = await service.session()
+    refused: dict[str, Any] = {
+        f"/input/{place}": await service.post(f"{session}/runs", {"input": messages}),
+        f"/messages/{place}": await service.post("/v1/sessions", {"messages": messages}),
+    }
+    for pointer, answer in refused.items():
+        problem = check_problem(answer, 400, "invalid_request")
+        assert [error["pointer"] for error in problem["errors"]] == [pointer]
+        assert messages[place]["tool_call_id"] in problem["errors"][0]["detail"]
+    assert len(await service.events(session)) == 1
+    assert len((await service.get("/v1/sessions")).json()["data"]) == 1
+
+
+async def test_history_final_calls_take_results_next(service: RunningServer, model: ScriptedModel) -> None:
+    session = await service.session(messages=[HELLO, calling("c1", "c2"), result("c2")])
+    check_problem(await service.post(f"{session}/runs", {"input": [result("c2")]}), 400, "invalid_request")
+    model.say("thanks")
+    run = await service.run(session, [result("c1"), HELLO])
+    assert run["output_text"] == "thanks"
+    sent = [message for message in model.requests[0]["messages"] if message["role"] == "tool"]
+    assert sent == [result("c1"), result("c2")]
+
+
+async def test_queued_results_are_judged_alone(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("get_weather", {"city": "Rome"}, id="c1")
+    session = await service.session()
+    run = await service.run(session, execute_tools=False)
+    queue = {"on_busy": "queue", "background": True}
+    refused = await service.post(f"{session}/runs", {"input": [result("c1")], **queue})
+    check_problem(refused, 400, "invalid_request")
+    pair = [calling("c1"), result("c1")]
+    assert (await service.post(f"{session}/runs", {"input": pair, **queue})).status_code == 202
+    model.say("done")
+    await service.post(f"{session}/runs/{run['id']}/cancel")
+
+
+async def test_interrupting_run_may_answer_awaited_call(service: RunningServer, model: ScriptedModel) -> None:
+    model.call("get_weather", {"city": "Rome"}, id="c1")
+    session = await service.session()
+    await service.run(session, execute_tools=False)
+    model.say("thanks")
+    await service.run(session, [result("c1")], on_busy="interrupt")
+    assert model.requests[1]["messages"][-1] == result("c1")
+
+
+async def test_a_viewer_is_told_of_one(service: RunningServer) -> None:
+    session = await service.session()
+    async with connect_session(service, session, "?after=1") as viewer:
+        answer = await viewer.answer("run.create", input=[HELLO, result("c1")])
+    assert (answer.event, answer.data["code"]) == ("error", "invalid_request")
+    assert answer.data["errors"][0]["pointer"] == "/input/1"
+
+
+# A provider's troubles leave a run with a code, what was said by then, and a session that goes on.
+
+
+@pytest.fixture
+async def patient(ready_url: str, model: ScriptedModel) -> AsyncIterator[RunningServer]:
+    """A server that asks its provider once more, on each kind of database in turn."""
+    async with start_server(scripted(ready_url, model, model_retries=1)) as running:
+        yield running
+
+
+async def read_messages(service: RunningServer, session: str) -> list[tuple[str, Any]]:
+    found = (await service.get(f"{session}/messages")).json()["data"]
+    return [(message["role"], message["content"]) for message in found]
+
+
+async def test_broken_stream_keeps_text_session_continues(patient: RunningServer, model: ScriptedModel) -> None:
+    model.half_stream(["Half ", "a sen"])
+    model.say("Whole.")
+    session = await patient.session()
+    frames = await patient.read_stream(f"{session}/runs", {"input": "hi", "stream": True}, method="POST")
+    run = frames[-1].data
+    assert (run["status"], run["stop_reason"]) == ("failed", "error")
+    assert (run["error"]["code"], run["error"]["retryable"]) == ("provider_stream_cut", True)
+    assert run["output_text"] == "Half a sen"
+    events = await patient.events(session)
+    assert [event["type"] for event in events][-2:] == ["message.added", "run.failed"]
+    assert events[-2]["data"]["completion"]["partial"] is True
+    assert (await patient.run(session, "Go on."))["output_text"] == "Whole."
+    assert [role for role, _ in await read_messages(patient, session)] == ["user", "assistant", "user", "assistant"]
+    assert [message["role"] for message in model.requests[-1]["messages"]] == ["system", "user", "assistant", "user"]

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: made once, listed, changed by key, forked, deleted."""
+"""Sessions over HTTP: made once, listed, found by words, changed by key, forked, deleted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.server import RunningServer, check_problem
+from swarmkeep.events.codec import Json
+from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -55,17 +56,6 @@ async def test_new_session_fields_are_optional(service: RunningServer) -> None:
     for content in (b"", b"{}", b'{"id": null, "agent": null, "messages": null}'):
         answer = await service.client.post("/v1/sessions", content=content)
         assert (answer.status_code, answer.json()["agent"]) == (201, "Front")
-
-
-async def test_a_history_can_be_brought_along(service: RunningServer) -> None:
-    session = await service.session(
-        messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
-    )
-    messages = (await service.get(f"{session}/messages")).json()["data"]
-    assert [(message["seq"], message["sender"], message["content"]) for message in messages] == [
-        (2, "user", "hi"),
-        (3, "assistant", "ho"),
-    ]
 
 
 async def test_lists_newest_first_filtered_paged(service: RunningServer) -> None:
@@ -143,26 +133,6 @@ async def test_sessions_listed_by_activity_and_outcome(service: RunningServer, m
     model.release()
 
 
-async def test_session_seen_at_past_seq(service: RunningServer) -> None:
-    session = await service.session(context_variables={"a": 1})
-    await service.patch(session, {"context_variables": {"a": 2}})
-    then, now = await service.get(f"{session}?at=1"), await service.get(session)
-    assert (then.json()["context_variables"], then.headers["etag"]) == ({"a": 1}, '"1"')
-    assert (now.json()["context_variables"], now.headers["etag"]) == ({"a": 2}, '"2"')
-    check_problem(await service.get(f"{session}?at=3"), 404, "event_not_found")
-
-
-async def test_changes_of_different_keys_both_hold(service: RunningServer) -> None:
-    session = await service.session(context_variables={"keep": {"a": 1, "b": 2}, "drop": 1})
-    patches: list[Any] = [{"context_variables": {f"k{number}": number}} for number in range(5)]
-    patches += [{"context_variables": {"keep": {"b": None}, "drop": None}}, {"metadata": {"m": "x"}}]
-    answers = await asyncio.gather(*(service.patch(session, patch) for patch in patches))
-    assert [answer.status_code for answer in answers] == [200] * len(patches)
-    found = (await service.get(session)).json()
-    assert found["context_variables"] == {"keep": {"a": 1}, **{f"k{number}": number for number in range(5)}}
-    assert found["metadata"] == {"m": "x"}
-
-
 async def test_the_active_agent_can_be_changed(service: RunningServer) -> None:
     session = await service.session()
     assert (await service.patch(session, {"agent": "Sales / EU ☃"})).json()["agent"] == "Sales / EU ☃"
@@ -202,27 +172,6 @@ async def test_fork_shares_history_and_hashes(service: RunningServer) -> None:
     check_problem(await service.post(f"{session}/fork", {"at": 9}), 404, "event_not_found")
     whole = await service.client.post(f"{session}/fork")
     assert (whole.status_code, whole.json()["context_variables"]) == (201, {"x": 1})
-
-
-async def test_deleted_session_frees_its_id(service: RunningServer) -> None:
-    session = await service.session(id="s1")
-    answer = await service.delete(session)
-    assert (answer.status_code, answer.content) == (204, b"")
-    check_problem(await service.get(session), 404, "session_not_found")
-    check_problem(await service.delete(session), 404, "session_not_found")
-    assert await service.session(id="s1", metadata={"new": 1}) == session
-
-
-async def test_busy_session_deleted_only_by_force(service: RunningServer, model: ScriptedModel) -> None:
-    model.hang()
-    session = await service.session()
-    run = await service.run(session, background=True)
-    found = check_problem(await service.delete(session), 409, "session_busy")
-    assert found["active_run_id"] == run["id"]
-    await model.wait_for_requests_async(1)
-    assert (await service.delete(f"{session}?force=true")).status_code == 204
-    await model.wait_for_disconnects_async(1)
-    check_problem(await service.get(session), 404, "session_not_found")
 
 
 @pytest.mark.parametrize("session_id", ["nobody", "%00", "%ff", "a%20b", "☃", "x" * 129, "a" * 5000, "'", "%2e%2e%5c"])
@@ -276,3 +225,82 @@ async def test_lists_omit_contexts_unless_asked(service: RunningServer) -> None:
 async def test_unknown_list_include_refused(plain: RunningServer, asked: str) -> None:
     found = check_problem(await plain.get("/v1/sessions", params={"include": asked}), 400, "invalid_request")
     assert found["errors"][0]["pointer"] == "/query/include"
+
+
+# Finding sessions: while the server indexes behind, with filters, and where it is turned off.
+
+
+async def find(server: RunningServer, **params: Any) -> list[Json]:
+    answer = await server.get("/v1/sessions", params=params)
+    assert answer.status_code == 200, answer.text
+    found: list[Json] = answer.json()["data"]
+    return found
+
+
+async def wait_until_found(server: RunningServer, words: str, count: int = 1) -> list[Json]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(found := await find(server, q=words)) != count:
+            await server.get("/health/ready")
+    return found
+
+
+async def test_search_follows_rename_redaction_and_deletion(service: RunningServer, model: ScriptedModel) -> None:
+    assert service.engine.indexing.sessions_behind == 0
+    model.say("The zebra is on its way.")
+    session = (await service.post("/v1/sessions", {"metadata": {"team": "a"}})).json()
+    assert session["title"] is None
+    path = f"/v1/sessions/{session['id']}"
+    assert (await service.post(f"{path}/runs", {"input": "Where is\nmy   zebra?"})).json()["status"] == "completed"
+    (found,) = await wait_until_found(service, "zebr")
+    assert (found["id"], found["title"]) == (session["id"], "Where is my zebra?")
+    assert (await service.get(path)).json()["title"] == found["title"]
+    for match in found["matches"]:
+        assert [match["snippet"][begin:end] for begin, end in match["ranges"]] == ["zebr"]
+    events = (await service.get(f"{path}/events", params={"type": "message.added"})).json()["data"]
+    assert [match["seq"] for match in found["matches"]] == [event["seq"] for event in reversed(events)]
+    # With the other filters.
+    last = found["updated_at"]
+    for params, count in (
+        ({"last_run": "completed", "metadata.team": "a", "active_after": last}, 1),
+        ({"last_run": "failed"}, 0),
+        ({"metadata.team": "b"}, 0),
+        ({"active_before": last}, 0),
+        ({"active_after": "2999-01-01"}, 0),
+        ({"q": "  "}, 1),
+        ({"q": '"; *'}, 0),
+    ):
+        assert len(await find(service, **{"q": "zebra", **params})) == count, params
+    assert "matches" not in (await find(service))[0]
+    # Another title, and nothing of it any more.
+    assert (await service.patch(path, {"metadata": {"title": " A  striped horse "}})).json()[
+        "title"
+    ] == "A striped horse"
+    (found,) = await wait_until_found(service, "striped")
+    assert found["matches"][0]["seq"] is None
+    await service.post(f"{path}/redact", {"seqs": [event["seq"] for event in events], "reason": "asked for"})
+    assert await find(service, q="zebra") == []
+    assert (await service.delete(path, params={"reason": "asked"})).status_code == 204
+    assert await find(service, q="striped") == []
+    entries = (await service.get("/v1/audit")).json()["data"]
+    assert entries[-1]["data"]["reason"] == "asked"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"q": "x" * 201}, {"active_after": "yesterday"}, {"active_before": "2026-13-01"}, {"q": "a", "cursor": "xyz"}],
+    ids=str,
+)
+async def test_invalid_search_refused(plain: RunningServer, params: Json) -> None:
+    answer = await plain.get("/v1/sessions", params=params)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+
+async def test_search_disabled_server_says_so(sqlite_ready: str) -> None:
+    async with start_server(server_settings(database_url=sqlite_ready, search="off")) as server:
+        await server.post("/v1/sessions", {"id": "a"})
+        answer = await server.get("/v1/sessions", params={"q": "a"})
+        assert (answer.status_code, answer.json()["code"]) == (501, "search_off")
+        assert [one["id"] for one in await find(server)] == ["a"]
+    # What was recorded meanwhile is found once it is on again.
+    async with start_server(server_settings(database_url=sqlite_ready)) as server:
+        await wait_until_found(server, "a")

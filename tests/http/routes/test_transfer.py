@@ -10,16 +10,12 @@ import zipfile
 import pytest
 
 from swarmkeep.events.facts import RecordedEvent, UnknownFact
-from swarmkeep.events.state import State
 from swarmkeep.history import swarmkeep_verify
 from swarmkeep.history.export import ExportStart, write_event_line
 from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
-from swarmkeep.store.records import SessionKey
-from tests.events.given import tool_call
 from tests.history.transfer.test_formats import CHATGPT
 from tests.http.auth.keys import bearer_headers, key_store
 from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
-from tests.support.logs.cut_calls import draft_cut_calls
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -186,9 +182,7 @@ def write_forged_session(*texts: tuple[str, str]) -> bytes:
     return b"".join(write_event_line(one, {}, begin if one.event.seq == 1 else None) for one in sealed)
 
 
-async def test_imported_event_is_one_stream_frame(
-    service: RunningServer,
-) -> None:
+async def test_imported_event_is_one_stream_frame(service: RunningServer) -> None:
     created = ("session.created", '{"agent":"Front","context_variables":{},"metadata":{}}')
     frame = 'id: 9\nevent: message.added\ndata: {"seq":9}\n\n'
     odd = [(f"new\n{frame}event: x", "{}"), (f"new\r\r{frame}", "{}"), ("new\ud800", "{}"), ("new", '{\r\r"a":\r1}')]
@@ -199,32 +193,6 @@ async def test_imported_event_is_one_stream_frame(
     assert [(frame.seq, frame.data["seq"]) for frame in frames] == [(seq, seq) for seq in range(1, 7)]
     assert [frame.data["type"] for frame in frames[1:5]] == [type_ for type_, _ in odd]
     assert frames[4].data["data"] == {"a": 1}
-
-
-@pytest.mark.parametrize("whole", [True, False])
-async def test_cut_calls_of_imports_stay_unrun(service: RunningServer, model: ScriptedModel, whole: bool) -> None:
-    calls = [tool_call("c1", "refund", '{"order": "A-1"}')] if whole else []
-    calls += [tool_call("c2", "get_weather", '{"city": "Ro'), tool_call("c3", "refund", "{}")]
-    drafts = draft_cut_calls("Front", *calls)
-    await service.engine.store.append(SessionKey("default", "s"), State(), drafts)
-    text = (await service.get("/v1/export?id=s")).content
-    report = await service.client.post("/v1/import?as=t", content=text, headers=LINES)
-    assert report.json()["imported"] == 1, report.text
-    run = (await service.get("/v1/sessions/t/runs/r1")).json()
-    approved = {"approvals": [{"tool_call_id": "c1", "decision": "approve"}]} if whole else {}
-    assert run["status"] == ("waiting" if whole else "interrupted")
-    assert [call["tool_call_id"] for call in run["pending"]] == (["c1"] if whole else [])
-    model.say("Again?")
-    run = (await service.post("/v1/sessions/t/runs/r1/resume", approved)).json()
-    assert (run["status"], run["output_text"]) == ("completed", "Again?")
-    results = [message for message in model.requests[0]["messages"] if message["role"] == "tool"]
-    assert [message["tool_call_id"] for message in results] == [call["id"] for call in calls]
-    assert [message["content"] for message in results if "was not run" not in message["content"]] == (
-        ["refunded A-1"] if whole else []
-    )
-    started = [event["data"]["tool_call_id"] for event in await service.events("/v1/sessions/t")
-               if event["type"] == "tool.started"]  # fmt: skip
-    assert started == (["c1"] if whole else [])
 
 
 async def test_evidence_is_made_by_server(service: RunningServer) -> None:

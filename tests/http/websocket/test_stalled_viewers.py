@@ -84,6 +84,14 @@ def upgrade(path: str, authorization: str) -> str:
     )
 
 
+def ask_for(kind: str, path: str, authorization: str) -> str:
+    """The request of a viewer by WebSocket, or of the stream of events."""
+    if kind == "websocket":
+        return upgrade(path, authorization)
+    head = f"GET {path}/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nAuthorization: "
+    return f"{head}{authorization}\r\n\r\n"
+
+
 def find_sockets(service: RunningServer) -> list[BoundedWebSocket]:
     return [one for one in service.connections if isinstance(one, BoundedWebSocket)]
 
@@ -154,16 +162,17 @@ async def test_viewer_reading_on_has_ping_answered(sqlite_ready: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("then", ["nothing", "pings"])
-async def test_stalled_viewer_is_let_go(sqlite_ready: str, then: str) -> None:
+@pytest.mark.parametrize(("kind", "then"), [("websocket", "nothing"), ("websocket", "pings"), ("events", "nothing")])
+async def test_stalled_viewer_is_let_go(sqlite_ready: str, kind: str, then: str) -> None:
     async with serve_large_session(sqlite_ready, stalled_seconds=0.5) as (service, path, authorization, _):
-        async with connect_raw(service, upgrade(path, authorization)) as viewer:
-            await find_paused_socket(service)
+        others = set(service.connections)
+        async with connect_raw(service, ask_for(kind, path, authorization)) as viewer:
+            await wait_until(lambda: find_paused(service) != [])
             with suppress(ConnectionError):
                 while then == "pings" and find_sockets(service):
                     await viewer.send(PING, b"x")
                     await asyncio.sleep(0)
-            await wait_until(lambda: not find_sockets(service))
+            await wait_until(lambda: others.issuperset(service.connections))
         await wait_until(lambda: service.engine.hub.reader_count == 0)
 
 
@@ -172,8 +181,7 @@ async def test_stalled_viewer_is_let_go(sqlite_ready: str, then: str) -> None:
 async def test_slow_viewer_kept_until_key_ends(sqlite_ready: str, kind: str) -> None:
     async with serve_large_session(sqlite_ready, stalled_seconds=1, gone_seconds=0.1, refused_seconds=0.2) as opened:
         service, path, authorization, key_id = opened
-        events = f"GET {path}/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nAuthorization: "
-        request = upgrade(path, authorization) if kind == "websocket" else f"{events}{authorization}\r\n\r\n"
+        request = ask_for(kind, path, authorization)
         others = set(service.connections)
         async with connect_raw(service, request) as viewer:
             reading = asyncio.create_task(viewer.read_slowly_until_closed())
@@ -193,8 +201,7 @@ async def test_stalled_viewer_with_ended_key_dropped(sqlite_ready: str, kind: st
     """What is to be sent is given up soon, however long the connection itself may stand still."""
     async with serve_large_session(sqlite_ready, stalled_seconds=5, gone_seconds=0.1, refused_seconds=0.2) as opened:
         service, path, authorization, key_id = opened
-        events = f"GET {path}/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nAuthorization: "
-        request = upgrade(path, authorization) if kind == "websocket" else f"{events}{authorization}\r\n\r\n"
+        request = ask_for(kind, path, authorization)
         async with connect_raw(service, request):
             await wait_until(lambda: service.engine.hub.reader_count == 1)
             await key_store(service).revoke(key_id)
@@ -207,8 +214,7 @@ async def test_slow_viewer_backlog_is_bounded(sqlite_ready: str, kind: str) -> N
     """The one that has taken nothing for the longest is let go."""
     async with serve_large_session(sqlite_ready, stalled_seconds=600, unsent_bytes=200_000) as opened:
         service, path, authorization, _ = opened
-        events = f"GET {path}/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nAuthorization: "
-        request = upgrade(path, authorization) if kind == "websocket" else f"{events}{authorization}\r\n\r\n"
+        request = ask_for(kind, path, authorization)
         before = set(service.connections)
         async with connect_raw(service, request):
             await wait_until(lambda: find_paused(service) != [])

@@ -1,4 +1,4 @@
-"""Access: other origins, HEAD, compression, long addresses, and the ids of requests."""
+"""Access: other origins, HEAD, compression, long addresses, the ids of requests, and a server that stops."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from openai import AsyncOpenAI, InternalServerError
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -67,13 +68,6 @@ async def test_compressed_answer_has_same_content(plain: RunningServer, size: in
         assert compressed[name] == as_it_is[name]
 
 
-async def test_errors_are_compressed_like_all_else(plain: RunningServer) -> None:
-    headers, raw = await read_raw(plain, f"/v1/sessions?metadata.a=b&agent=x&cursor={'x' * 2_000}", GZIP)
-    assert headers["content-type"] == "application/problem+json"
-    body = gzip.decompress(raw) if headers.get("content-encoding") == "gzip" else raw
-    assert b"invalid_request" in body
-
-
 async def test_streams_are_not_compressed(service: RunningServer, model: ScriptedModel) -> None:
     model.say("word " * 1_000)
     session = await service.session()
@@ -119,25 +113,6 @@ async def test_other_release_file_served_uncached(plain: RunningServer) -> None:
         "/page/0123456789abcdef/index.html",
     ):
         assert (await plain.get(path)).status_code == 404
-
-
-async def test_known_content_is_not_resent(plain: RunningServer) -> None:
-    for headers in (GZIP, PLAIN):
-        etag = (await plain.get("/page/main.js", headers=headers)).headers["etag"]
-        again = await plain.get("/page/main.js", headers={**headers, "if-none-match": etag})
-        assert (again.status_code, again.content) == (304, b"")
-    # Compressed and not, it has different bytes, and so different tags.
-    other = await plain.get("/page/main.js", headers={**PLAIN, "if-none-match": '"none-gzip"'})
-    assert other.status_code == 200
-
-
-@pytest.mark.parametrize("path", ["/", "/page/main.js", "/docs", "/openapi.json", "/health/live"])
-async def test_pages_answer_head(plain: RunningServer, path: str) -> None:
-    whole = await plain.client.get(path, headers=PLAIN)
-    head = await plain.client.request("HEAD", path, headers=PLAIN)
-    assert (head.status_code, head.content) == (200, b"")
-    assert head.headers["content-length"] == str(len(whole.content))
-    assert head.headers["content-type"] == whole.headers["content-type"]
 
 
 # Pages of other origins: what their requests may carry, and that they can read every answer.
@@ -205,28 +180,20 @@ async def test_pages_read_answers_and_every_refusal(named: RunningServer) -> Non
         assert "Origin" in answer.headers["vary"]
 
 
-async def test_sockets_accept_the_named_origin_only(named: RunningServer) -> None:
-    for path in ((await named.session()) + "/live", "/openai/v1/responses"):
-        url = f"{named.url.replace('http', 'ws', 1)}{path}"
-        async with connect(url, origin=PAGE) as socket:  # type: ignore[arg-type]
-            assert socket.response is not None
-            assert "access-control-allow-origin" not in socket.response.headers
-        with pytest.raises(InvalidStatus):
-            await connect(url, origin="https://evil.example").__aenter__()  # type: ignore[arg-type]
-
-
 # HEAD: what GET would answer, without the body.
 
-PATHS = ("/v1/sessions", "/v1/sessions/s1", "/v1/sessions/none", "/v1/agents", "/openai/v1/models", "/none")
+PATHS = (
+    "/v1/sessions", "/v1/sessions/s1", "/v1/sessions/none", "/v1/agents", "/openai/v1/models", "/none",
+    "/", "/page/main.js", "/docs", "/openapi.json", "/health/live",
+)  # fmt: skip
 SAME = ("content-type", "content-length", "etag")
 
 
 async def test_head_matches_get_status_and_headers(plain: RunningServer) -> None:
     await plain.session(id="s1")
     for path in PATHS:
-        # A compressed answer has another length, which only its body tells.
-        got = await plain.get(path, headers={"Accept-Encoding": "identity"})
-        answer = await plain.client.head(path)
+        got = await plain.get(path, headers=PLAIN)
+        answer = await plain.client.head(path, headers=PLAIN)
         assert (answer.status_code, answer.content) == (got.status_code, b"")
         if path != "/none":
             assert [answer.headers.get(name) for name in SAME] == [got.headers.get(name) for name in SAME]
@@ -442,3 +409,35 @@ async def test_waiting_run_keeps_its_own_request(ready_url: str, model: Scripted
     (retry,) = lines.read("swarmkeep.models")
     assert {"session_id": "s", "run_id": second["id"]}.items() <= retry.items()
     assert "request_id" not in retry
+
+
+# A request that was still under way when its server had waited long enough.
+
+
+def cut_off(service: RunningServer) -> None:
+    """What the HTTP server does at last with requests that are under way."""
+    for connection in service.connections:
+        for task in connection.tasks:
+            task.cancel()
+
+
+@pytest.mark.one_database
+async def test_it_is_refused_rather_than_failed(sqlite_ready: str, model: ScriptedModel) -> None:
+    async with start_server(scripted(sqlite_ready, model)) as service:
+        session = await service.session()
+        model.hang()
+        model.hang()
+        asked = asyncio.create_task(service.post(f"{session}/runs", {"input": "hi"}))
+        client = AsyncOpenAI(base_url=f"{service.url}/openai/v1", api_key="none", max_retries=0)
+        responded = asyncio.create_task(client.responses.create(model="Front", input="hi"))
+        await model.wait_for_requests_async(2)
+        service.service.drained.set()
+        cut_off(service)
+        answer = await asked
+        check_problem(answer, 503, "draining")
+        assert answer.headers["x-request-id"].startswith("req_")
+        with pytest.raises(InternalServerError) as refused:
+            await responded
+        assert (refused.value.status_code, refused.value.code) == (503, "draining")
+        assert refused.value.response.headers["x-should-retry"] == "false"
+        await client.close()
