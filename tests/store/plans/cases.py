@@ -368,7 +368,7 @@ async def _read_feed(store: SqlStore) -> None:
 
 async def _publish(store: SqlStore) -> None:
     await store.append(new_key("fed", TENANT), State(), draft_creation())
-    await store.publish(TENANT, seconds=0.1)
+    await store.publish(TENANT, seconds=0.5)
 
 
 FEED: Mapping[str, Case] = {
@@ -379,7 +379,7 @@ FEED: Mapping[str, Case] = {
         sorts="what was published of a few sessions",
     ),
     "publish more": Case(
-        lambda store: store.publish(TENANT, ids=[KEY.id], since="2026-01-01T00:00:00.000000Z", seconds=0.1),
+        lambda store: store.publish(TENANT, ids=[KEY.id], since="2026-01-01T00:00:00.000000Z", seconds=0.5),
         filters="sessions that are published whole, of those in which something happened last",
         in_order="pages of the tenant's sessions",
         sorts="what was published of a few sessions",
