@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -37,7 +37,7 @@ from swarmkeep.events.state import NOTHING_SAID, PartialReply, Run, State, ToolC
 from swarmkeep.logs import bind_fields, current_fields
 from swarmkeep.models.failures import Secrets
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import AppendResult, SessionKey
+from swarmkeep.store.records import AppendResult, Claim, IdempotencyRecord, SessionKey, StorageQuota
 
 T = TypeVar("T")
 
@@ -220,20 +220,52 @@ class SessionPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Return a decision that makes the session, and then decides on the one that is made."""
         return lambda state: [*self.drafts, *(decide(self.state) or ())]
 
-    async def record(self, store: SqlStore, key: SessionKey, drafts: Sequence[EventDraft], **more: Any) -> AppendResult:
-        """Make the session with these events, its own drafts among them; `more` is as for `append` of the store."""
+    async def record(
+        self,
+        store: SqlStore,
+        key: SessionKey,
+        drafts: Sequence[EventDraft],
+        *,
+        lease: Claim | None = None,
+        blobs: Mapping[str, str | bytes] | None = None,
+        idempotency: IdempotencyRecord | None = None,
+        quota: StorageQuota | None = None,
+    ) -> AppendResult:
+        """Make the session with these events, its own drafts among them. As `append` and `fork` of the store."""
         with self.count():
             if self.source is None:
-                return await store.append(key, self.base, drafts, **more)
-            return await store.fork(self.source, self.base, key, drafts, redacted=self.redacted, **more)
+                return await store.append(
+                    key, self.base, drafts, lease=lease, blobs=blobs, idempotency=idempotency, quota=quota
+                )
+            return await store.fork(
+                self.source,
+                self.base,
+                key,
+                drafts,
+                redacted=self.redacted,
+                lease=lease,
+                blobs=blobs,
+                idempotency=idempotency,
+                quota=quota,
+            )
 
 
-async def make_plan(drafts: Sequence[EventDraft], *, base: State | None = None, **more: Any) -> SessionPlan:
-    """A plan with what it comes to, which is worked out once: of a large history in a thread. `more` are its fields."""
+async def make_plan(
+    drafts: Sequence[EventDraft],
+    *,
+    files: Mapping[str, bytes] | None = None,
+    base: State | None = None,
+    source: SessionKey | None = None,
+    redacted: int = 0,
+    count: Count = nullcontext,
+) -> SessionPlan:
+    """A plan with what it comes to, which is worked out once: of a large history in a thread."""
     base = State() if base is None else base
     fold = partial(apply_drafts, base, drafts)
     state = await asyncio.to_thread(fold) if is_heavy(*(draft.fact for draft in drafts)) else fold()
-    return SessionPlan(drafts=drafts, state=state, base=base, **more)
+    return SessionPlan(
+        drafts=drafts, state=state, files=files or {}, base=base, source=source, redacted=redacted, count=count
+    )
 
 
 async def plan_fork(

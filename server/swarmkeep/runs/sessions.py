@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from swarmkeep.decide import people
 from swarmkeep.decide.checks import (
@@ -505,18 +505,44 @@ class Sessions:
         )
         self._worker.continue_session(session_log, changed)
 
-    async def fork(self, key: SessionKey, *, agent: str | None = None, **more: Any) -> SessionView:
+    async def fork(
+        self,
+        key: SessionKey,
+        *,
+        at: int | None = None,
+        session_id: str | None = None,
+        metadata: Json | None = None,
+        agent: str | None = None,
+        idempotency: IdempotentRequest | None = None,
+    ) -> SessionView:
         """See `fork_session`. Raises AgentNotFound, TooLarge and QuotaExceeded, too."""
         if agent is not None:
             agent = self._registry.get(agent).name
-        count = partial(self._forks.count, key.tenant)
         return await fork_session(
-            self._store, key, agent=agent, sizes=self._sizes, quota=self._quota, count=count, **more
+            self._store,
+            key,
+            at=at,
+            session_id=session_id,
+            metadata=metadata,
+            agent=agent,
+            idempotency=idempotency,
+            sizes=self._sizes,
+            quota=self._quota,
+            count=partial(self._forks.count, key.tenant),
         )
 
-    async def delete(self, key: SessionKey, **more: Any) -> None:
+    async def delete(
+        self,
+        key: SessionKey,
+        *,
+        force: bool = False,
+        if_match: int | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> None:
         """See `delete_session`."""
-        for each in await delete_session(self._store, key, **more):
+        gone = await delete_session(self._store, key, force=force, if_match=if_match, by=by, reason=reason)
+        for each in gone:
             self._worker.abandon(each)
             self._servers.close_session(each)
 
