@@ -24,7 +24,7 @@ from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.person_keys import take_key
 from swarmkeep.store.records import IdempotencyRecord, SessionKey
 from swarmkeep.store.usage import COUNTED, SUMS, recount_totals
-from swarmkeep.store.webhooks import Delivery, Secret, Webhook
+from swarmkeep.store.webhooks import Delivery, DeliveryReport, Secret, Webhook
 from tests.store.calls import REPLY, make_reply, make_tool_result, record_calls
 from tests.store.conftest import Opener
 from tests.store.sessions import draft_creation, draft_fork, draft_user_messages
@@ -123,8 +123,8 @@ async def record_everything(store: SqlStore) -> dict[SessionKey, State]:
     await store.create_webhook(hook, most=1, by=None)
     await store.claim_webhooks("me", lease_seconds=30.0)
     waiting = [Delivery(cursor=FeedCursor(1, 1), session_id=keys[1].id, error="\ud800")]
-    settled: dict[str, Any] = {"failures": 1, "is_delivered": False, "is_gone": False, "at": "2026-01-02T00:00:00Z"}
-    assert await store.settle_webhook(hook, "me", cursor=BEGINNING, sent=(), kept=waiting, **settled)
+    report = DeliveryReport(failures=1, kept=waiting)
+    assert await store.settle_webhook(hook, "me", report, cursor=BEGINNING, at="2026-01-02T00:00:00Z")
     copy = ArchivedSession(
         key=keys[1], name="o \0", seq=1, hash=b"h", sha256=b"s", size=1, state="uploading", at="2026-01-01T00:00:00Z"
     )

@@ -33,7 +33,7 @@ from swarmkeep.runs.runs import IdempotentRequest
 from swarmkeep.store.feed import FeedFilter, parse_feed_cursor
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import AuditAction, Clock, StoreUnavailable, utc_now
-from swarmkeep.store.webhooks import BEHIND, MAX_WAITING, Delivery, Secret, State, Webhook
+from swarmkeep.store.webhooks import BEHIND, MAX_WAITING, Delivery, DeliveryReport, Secret, State, Webhook
 
 if TYPE_CHECKING:
     import aiohttp
@@ -306,17 +306,6 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
     """How long it took."""
 
 
-class _Report:
-    """What became of the events of one round."""
-
-    def __init__(self, failures: int) -> None:
-        self.sent: list[Delivery] = []
-        self.kept: list[Delivery] = []
-        self.failures = failures
-        self.is_delivered = False
-        self.is_gone = False
-
-
 class _Stopped(Exception):
     """The lease is lost: another server has it, and nothing of this round is recorded."""
 
@@ -536,7 +525,7 @@ class Webhooks:
         if not due and cursor == hook.cursor:
             return False
         _, blocked = await self._store.count_waiting(hook, {one.session_id for one in fresh})
-        report = _Report(hook.failures)
+        report = DeliveryReport(hook.failures)
         report.kept += [one for one in fresh if one.session_id in blocked]
         gate = asyncio.Semaphore(_SESSIONS_AT_ONCE)
         chains = _split(due) + _split([one for one in fresh if one.session_id not in blocked])
@@ -549,23 +538,13 @@ class Webhooks:
                 send.cancel()
             await asyncio.gather(*sends, return_exceptions=True)
             raise
-        is_recorded = await self._store.settle_webhook(
-            hook,
-            self._owner,
-            cursor=cursor,
-            sent=report.sent,
-            kept=report.kept,
-            failures=report.failures,
-            is_delivered=report.is_delivered,
-            is_gone=report.is_gone,
-            at=to_timestamp(self._clock()),
-        )
-        if not is_recorded:
+        now = to_timestamp(self._clock())
+        if not await self._store.settle_webhook(hook, self._owner, report, cursor=cursor, at=now):
             raise _Stopped
         return not report.is_gone
 
     async def _send_chain(
-        self, hook: Webhook, chain: Sequence[Delivery], report: _Report, gate: asyncio.Semaphore
+        self, hook: Webhook, chain: Sequence[Delivery], report: DeliveryReport, gate: asyncio.Semaphore
     ) -> None:
         """Send a session's events one after the other, up to the first that fails and is to be tried again."""
         async with gate:
@@ -578,7 +557,7 @@ class Webhooks:
                 report.kept += [msgspec.structs.replace(rest, next_at=BEHIND) for rest in chain[number + 1 :]]
                 return
 
-    async def _attempt(self, hook: Webhook, one: Delivery, report: _Report) -> bool:
+    async def _attempt(self, hook: Webhook, one: Delivery, report: DeliveryReport) -> bool:
         """Send an event as it is at this moment. False if it is to be tried again."""
         if time.monotonic() >= self._held_until.get((hook.tenant, hook.id), 0.0):
             raise _Stopped
@@ -597,7 +576,7 @@ class Webhooks:
             return True
         return self._note_failure(hook, one, report, outcome)
 
-    def _note_failure(self, hook: Webhook, one: Delivery, report: _Report, outcome: Outcome) -> bool:
+    def _note_failure(self, hook: Webhook, one: Delivery, report: DeliveryReport, outcome: Outcome) -> bool:
         if not report.failures:
             log.warning("webhook %s: %s; it is tried again", hook.id, outcome.error)
         report.failures += 1

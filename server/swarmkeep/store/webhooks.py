@@ -6,7 +6,7 @@ One server has the lease of a webhook, by the database's clock. What it did is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -95,6 +95,20 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     def due_at(self) -> str | None:
         """When it is tried again, if that is known."""
         return None if self.next_at == BEHIND else self.next_at
+
+
+class DeliveryReport(msgspec.Struct):
+    """What became of the deliveries of one round."""
+
+    failures: int
+    """How many attempts in a row have failed."""
+    sent: list[Delivery] = []
+    """Forgotten: they were sent, or are of nothing any more."""
+    kept: list[Delivery] = []
+    """Tried later, or given up."""
+    is_delivered: bool = False
+    is_gone: bool = False
+    """Whether the receiver wants nothing any more."""
 
 
 class WebhookLag(msgspec.Struct, frozen=True):
@@ -213,10 +227,12 @@ class SqlWebhooks(OnDatabase):
 
         return await self.database.read(find)
 
-    async def settle_webhook(self, hook: Webhook, owner: str, **became: Any) -> bool:
-        """Record what `became` of deliveries, as `_settle` takes it. False, and nothing is, if `owner` does not have
-        the lease any more."""
-        return await self.database.write(lambda connection: _settle(connection, hook, owner, **became))
+    async def settle_webhook(
+        self, hook: Webhook, owner: str, report: DeliveryReport, *, cursor: FeedCursor, at: str
+    ) -> bool:
+        """Record what became of deliveries, and that those up to `cursor` were read. False, and nothing is, if `owner`
+        does not have the lease any more."""
+        return await self.database.write(lambda connection: _settle(connection, hook, owner, report, cursor, at))
 
     # What was not delivered.
 
@@ -349,25 +365,15 @@ def _list_due(connection: Connection, hook: Webhook, at: str, limit: int) -> lis
 
 
 def _settle(
-    connection: Connection,
-    hook: Webhook,
-    owner: str,
-    *,
-    cursor: FeedCursor,
-    sent: Sequence[Delivery],
-    kept: Sequence[Delivery],
-    failures: int,
-    is_delivered: bool,
-    is_gone: bool,
-    at: str,
+    connection: Connection, hook: Webhook, owner: str, report: DeliveryReport, cursor: FeedCursor, at: str
 ) -> bool:
-    """Those that were `sent`, or are of nothing any more, are forgotten; those `kept` are tried later or given up."""
-    change: dict[str, Any] = {"position": cursor.position, "seq": cursor.seq, "failures": failures}
+    sent, kept = report.sent, report.kept
+    change: dict[str, Any] = {"position": cursor.position, "seq": cursor.seq, "failures": report.failures}
     if kept:
         change["error"] = next((one.error for one in reversed(kept) if one.error), hook.error)
-    if is_delivered and not failures:
+    if report.is_delivered and not report.failures:
         change |= {"error": "", "delivered_at": at}
-    if is_gone:
+    if report.is_gone:
         change |= {"state": "gone", "updated_at": at}
     still = _of(update(webhooks), webhooks, hook.tenant, hook.id).where(webhooks.c.lease_owner == owner)
     if not connection.execute(still.values(change)).rowcount:
@@ -378,12 +384,12 @@ def _settle(
         _keep(connection, hook, one, at)
     for session in dict.fromkeys(one.session_id for one in (*sent, *kept)):
         _promote(connection, hook, session, at)
-    if is_delivered and hook.failures >= _AWAY_FAILURES:
+    if report.is_delivered and hook.failures >= _AWAY_FAILURES:
         _hasten(connection, hook, at)
     old = to_timestamp(datetime.fromisoformat(at) - timedelta(days=KEPT_DAYS))
     dead = (webhook_deliveries.c.next_at.is_(None), webhook_deliveries.c.updated_at < old)
     connection.execute(_of(delete(webhook_deliveries), webhook_deliveries, hook.tenant, hook.id).where(*dead))
-    if is_gone:
+    if report.is_gone:
         gone = msgspec.structs.replace(hook, state="gone")
         record_action(connection, hook.tenant, AuditAction(type="webhook.disabled"), describe_webhook(gone), at)
     return True

@@ -56,7 +56,7 @@ from swarmkeep.store.records import (
 from swarmkeep.store.schema import mend_leftovers
 from swarmkeep.store.tables import of_session, search_marks, sessions, totals
 from swarmkeep.store.usage import recount_totals
-from swarmkeep.store.webhooks import Delivery, Webhook
+from swarmkeep.store.webhooks import Delivery, DeliveryReport, Webhook
 from tests.store.calls import REPLY, make_tool_result
 from tests.store.sessions import draft_creation, draft_run_start, draft_user_messages, make_picture_part, new_key
 
@@ -414,14 +414,8 @@ async def _send(store: SqlStore) -> None:
     """A webhook from its beginning to its end."""
     await store.create_webhook(_HOOK, most=9, by=None)
     await store.claim_webhooks("me", lease_seconds=30.0)
-    settled: dict[str, Any] = {
-        "cursor": _PLACE,
-        "failures": 0,
-        "is_delivered": True,
-        "is_gone": True,
-        "at": "2026-01-02T00:00:00Z",
-    }
-    assert await store.settle_webhook(_HOOK, "me", sent=[_DEAD], kept=[_DEAD, _WAITING], **settled)
+    report = DeliveryReport(failures=0, sent=[_DEAD], kept=[_DEAD, _WAITING], is_delivered=True, is_gone=True)
+    assert await store.settle_webhook(_HOOK, "me", report, cursor=_PLACE, at="2026-01-02T00:00:00Z")
     await store.list_deliveries(TENANT, _HOOK.id, dead=True, after=_PLACE, limit=50)
     await store.resend_delivery(TENANT, _HOOK.id, _DEAD.cursor, by=None, at=_NOW)
     assert await store.list_due_deliveries(_HOOK, _NOW, limit=50)
