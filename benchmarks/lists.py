@@ -22,6 +22,7 @@ from swarmkeep.events.records import UsageQuery
 from swarmkeep.events.run_table import FiguresQuery, RunFilter, RunQuery, RunSort
 from swarmkeep.events.words import parse_terms
 from swarmkeep.store import schema
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey
 
@@ -29,7 +30,7 @@ Call = Callable[[SqlStore], Awaitable[Any]]
 
 
 def _list(**filters: Any) -> Call:
-    return lambda store: store.list_sessions(TENANT, **filters)
+    return lambda store: store.list_sessions(SessionFilter(TENANT, **filters))
 
 
 def _find(words: str, **filters: Any) -> Call:

@@ -25,6 +25,7 @@ from swarmkeep.runs import feed as feeds
 from swarmkeep.runs.feed import EventFeed
 from swarmkeep.runs.sessions import delete_session, fork_session, hold_session
 from swarmkeep.store.feed import BEGINNING
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey, StoreUnavailable
 from tests.history.exports import export_sessions
@@ -127,7 +128,7 @@ async def test_session_moves_and_comes_back_as_it_was(place: Place) -> None:
     assert (entry.type, entry.by) == ("session.archived", "archive")
     # It is listed and found as before, and so are its runs.
     assert [run.id for run in (await place.store.list_ended_runs("default", RunQuery())).runs] == ["r1"]
-    page = await place.store.list_sessions("default", metadata={"a": "b"})
+    page = await place.store.list_sessions(SessionFilter("default", metadata={"a": "b"}))
     assert [session.id for session in page.sessions] == ["s1"]
     assert (await place.archive.bring_back(KEY), await place.archive.bring_back(KEY)) == (True, False)
     assert await place.read_rows() == before
@@ -196,7 +197,7 @@ async def test_archived_sessions_are_found_and_verified_there(place: Place) -> N
     assert await place.archive.archive_due(AGE) == 1
 
     async def find(text: str) -> list[str]:
-        page = await place.store.list_sessions("default", terms=parse_terms(text))
+        page = await place.store.list_sessions(SessionFilter("default", terms=parse_terms(text)))
         return [session.id for session in page.sessions]
 
     assert await find("bye") == [KEY.id]

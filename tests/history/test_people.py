@@ -50,6 +50,7 @@ from swarmkeep.history.verify import verify, verify_all
 from swarmkeep.runs.feed import EventFeed
 from swarmkeep.runs.sessions import delete_session, fork_session, hold_session, release_session
 from swarmkeep.store.backup import restore_backup, write_backup
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.person_keys import KeyFolder, PersonKeyError, open_key_source
 from swarmkeep.store.records import Claim, SessionKey, StoreUnavailable
@@ -149,12 +150,12 @@ async def test_nothing_said_is_readable_in_the_database(store: SqlStore, opened:
     assert (await other.read_blobs(KEY, [digest(INSTRUCTIONS)])) == {digest(INSTRUCTIONS): INSTRUCTIONS}
     assert await other.read_files(KEY, [PICTURE_NAME]) == {PICTURE_NAME: PICTURE}
     assert INSTRUCTIONS.encode() in await rebuild_request(other, KEY, 3)
-    [listed] = (await other.list_sessions("default", metadata=ANNA, include_context=True)).sessions
+    [listed] = (await other.list_sessions(SessionFilter("default", metadata=ANNA), include_context=True)).sessions
     assert (listed.context_variables, listed.metadata["m"]) == (state.context_variables, f"{CANARY} too")
     assert await list_problems(other) == {}
     # It is counted as it is stored, and not found by its words.
     assert await recount_totals(store.database, mend=False) == []
-    assert (await store.list_sessions("default", terms=parse_terms(CANARY))).sessions == []
+    assert (await store.list_sessions(SessionFilter("default", terms=parse_terms(CANARY)))).sessions == []
 
 
 async def test_erased_person_is_unreadable_and_verifies(store: SqlStore, opened: Open) -> None:
@@ -209,7 +210,7 @@ async def test_copy_of_the_database_is_erased_with_it(opened: Open, ready_url: s
     assert CANARY not in f"{left}{await dump_database(backup)}{await export_sessions(backup, KEY, OTHER)!r}"
     assert await list_problems(backup) == {}
     assert (await verify(backup, KEY)).redacted == list(range(1, state.seq + 1))
-    listed = (await backup.list_sessions("default")).sessions
+    listed = (await backup.list_sessions(SessionFilter("default"))).sessions
     assert [(one.title, one.metadata) for one in listed] == [(None, {}), (None, {})]
     assert (await backup.read_blobs(KEY, [digest(INSTRUCTIONS)]), await backup.read_files(KEY, [PICTURE_NAME])) == (
         {},

@@ -49,6 +49,7 @@ from swarmkeep.runs.runs import IdempotentRequest
 from swarmkeep.runs.sessions import delete_session, fork_session
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import commitment_of
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import IdempotencyRecord, SessionKey
 from swarmkeep.store.tables import SEARCH_TABLES, SESSION_TABLES, audit_log, events, idempotency, sessions
@@ -131,7 +132,7 @@ async def test_redacted_content_is_unreadable(store: SqlStore) -> None:
     told = (await store.read(KEY))[-1].fact
     assert isinstance(told, SessionRedacted)
     assert (told.reason, told.by, told.seqs) == ("asked for", "Lee", tuple(done.seqs))
-    page = await store.list_sessions("default", metadata={"m": f"{CANARY} too"})
+    page = await store.list_sessions(SessionFilter("default", metadata={"m": f"{CANARY} too"}))
     assert page.sessions == []
 
 

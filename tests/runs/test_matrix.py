@@ -46,6 +46,7 @@ from swarmkeep.history.verify import verify
 from swarmkeep.runs.identifiers import derive_child_run
 from swarmkeep.runs.runs import IdempotentRequest
 from swarmkeep.store import schema
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.records import SessionKey
 from tests.history.test_redact import dump_database
 from tests.runs.cluster import LOOKS_OFTEN, EngineCluster, Server, expire_leases
@@ -399,7 +400,7 @@ class Bench:
         """The sessions that are found by the cell's word."""
         while await cell.engine.store.index_some():
             pass
-        page = await cell.engine.reader.list_page("default", q=cell.canary)
+        page = await cell.engine.reader.list_page(SessionFilter("default"), q=cell.canary)
         return [session.id for session in page.sessions]
 
     async def assert_gone(self, cell: Cell) -> None:

@@ -22,6 +22,7 @@ from swarmkeep.events.state import State
 from swarmkeep.events.words import parse_terms
 from swarmkeep.store import postgres_connections, schema
 from swarmkeep.store import postgres_connections as standstill
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.postgres_connections import connect
 from swarmkeep.store.records import Lease, OutcomeUnknown, SchemaBehind, StoreUnavailable
@@ -166,8 +167,10 @@ async def test_process_stalled_amid_rows_frees_them(postgres_ready: str, monkeyp
     while await store.index_some():
         pass
     assert list_seqs(await store.read(KEY)) == list(range(1, 102))
-    assert (await store.list_sessions(KEY.tenant, terms=parse_terms("message 99"))).sessions[0].id == KEY.id
-    assert (await store.list_sessions(KEY.tenant, metadata=metadata)).sessions[0].id == KEY.id
+    assert (await store.list_sessions(SessionFilter(KEY.tenant, terms=parse_terms("message 99")))).sessions[
+        0
+    ].id == KEY.id
+    assert (await store.list_sessions(SessionFilter(KEY.tenant, metadata=metadata))).sessions[0].id == KEY.id
     await store.close()
 
 
@@ -355,7 +358,7 @@ async def test_excess_waiting_writes_are_refused(opener: Opener) -> None:
     assert len(done) + len(refused) == 60
     assert done
     assert refused
-    assert len((await store.list_sessions("default", limit=100)).sessions) == len(done)
+    assert len((await store.list_sessions(SessionFilter("default"), limit=100)).sessions) == len(done)
     assert (await begin_session(store, new_key())).seq == 1
 
 
@@ -460,7 +463,7 @@ async def test_slow_query_ends(opener: Opener) -> None:
             await store.database.read(run_endless, seconds=0.05)
     # The connection is as it was: the next query has no limit, and is answered.
     assert await store.database.read(lambda connection: connection.scalar(text("SELECT 1"))) == 1
-    assert (await store.list_sessions("default")).sessions == []
+    assert (await store.list_sessions(SessionFilter("default"))).sessions == []
 
 
 async def test_lists_and_sums_respect_set_limit(postgres_ready: str) -> None:
@@ -471,9 +474,13 @@ async def test_lists_and_sums_respect_set_limit(postgres_ready: str) -> None:
     async with other.transaction():
         names = ", ".join(table.name for table in (sessions, usage_days, audit_log))
         await other.execute(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
-        for slow in (store.list_sessions("t"), store.sum_usage("t", UsageQuery()), store.read_audit_log("t")):
+        for slow in (
+            store.list_sessions(SessionFilter("t")),
+            store.sum_usage("t", UsageQuery()),
+            store.read_audit_log("t"),
+        ):
             with pytest.raises(Overloaded, match="took too long"):
                 await slow
-    assert (await store.list_sessions("t")).sessions == []
+    assert (await store.list_sessions(SessionFilter("t"))).sessions == []
     await store.close()
     await other.close()

@@ -11,6 +11,7 @@ import pytest
 from swarmkeep.events.errors import HistoryDamaged, SeqConflict, SessionNotFound
 from swarmkeep.events.state import State
 from swarmkeep.history.verify import verify
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.schema import Stamped, stamp_sessions
@@ -146,13 +147,13 @@ async def test_damaged_session_is_reported_once_and_listed(ready_url: str) -> No
         for _ in range(3):
             assert (await store.state(KEY)).damage is not None
         assert found == [(KEY, 2)]
-        listed = await store.list_sessions("default", damaged=True)
+        listed = await store.list_sessions(SessionFilter("default", damaged=True))
         assert [(one.id, one.damaged_seq) for one in listed.sessions] == [(KEY.id, 2)]
-        assert (await store.list_sessions("default", damaged=False)).sessions == []
+        assert (await store.list_sessions(SessionFilter("default", damaged=False))).sessions == []
         assert (await store.count_sessions("default")).damaged.count == 1
         await change_row(attacker, events, {**row}, payload=row["payload"])
         assert (await store.state(KEY)).damage is None
-        assert (await store.list_sessions("default", damaged=True)).sessions == []
+        assert (await store.list_sessions(SessionFilter("default", damaged=True))).sessions == []
     told = [entry.type for entry in await store.read_audit_log("default")]
     assert told == ["session.damaged", "session.mended"]
     await store.close()
@@ -253,7 +254,7 @@ async def test_sessions_from_before_the_key_are_stamped_once(ready_url: str) -> 
         assert await server.has_unstamped()
         assert (await stamp_sessions(server, unstamped=True, on_step=lambda: None)).stamped == 1
         assert not await server.has_unstamped()
-        assert (await server.list_sessions("default", damaged=True)).sessions == []
+        assert (await server.list_sessions(SessionFilter("default", damaged=True))).sessions == []
     assert await try_to_add(ready_url, "the key") is None
     # Whoever has no key leaves no stamp of another head.
     assert await try_to_add(ready_url) is None

@@ -22,6 +22,7 @@ from sqlalchemy import Connection, Engine, event
 from swarmkeep.events.errors import Overloaded
 from swarmkeep.events.facts import EventDraft, SessionUpdated
 from swarmkeep.store import schema
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import IdempotencyRecord, StoreUnavailable
 from swarmkeep.store.sqlite import ReadOnlyFile, SqliteDatabase
@@ -195,7 +196,7 @@ async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> No
     reader = open_store(sqlite_ready, read_only=True)
     await reader.ping()
     assert await reader.state(KEY) == state
-    assert len((await reader.list_sessions("default", metadata={"a": "b"})).sessions) == 1
+    assert len((await reader.list_sessions(SessionFilter("default", metadata={"a": "b"}))).sessions) == 1
     assert list_names(path.parent) == [path.name]
     with pytest.raises(StoreUnavailable, match="read-only"):
         await reader.append(KEY, state, draft_user_messages("x"))

@@ -19,7 +19,7 @@ from swarmkeep.cli.sources import (
     DocumentForm,
     FeedChoice,
     FileForm,
-    SessionFilter,
+    SessionChoice,
     Walk,
     make_missing_session_error,
     name_operator,
@@ -37,11 +37,11 @@ from swarmkeep.history.export import filter_sessions, find_sessions, iterate_key
 from swarmkeep.history.retention import iterate_due, read_retention
 from swarmkeep.runs import sessions as stored
 from swarmkeep.runs.feed import EventFeed, view_feed_event
-from swarmkeep.runs.reader import SessionReader
+from swarmkeep.runs.reader import SessionReader, choose_order
 from swarmkeep.store.feed import FeedFilter
-from swarmkeep.store.index import ActiveStatus
+from swarmkeep.store.index import ActiveStatus, SessionFilter
 from swarmkeep.store.opening import open_store
-from swarmkeep.store.records import DEFAULT_TENANT, SessionKey, StoreUnavailable, is_full_page
+from swarmkeep.store.records import DEFAULT_TENANT, SessionKey, SessionOrder, StoreUnavailable, is_full_page
 from swarmkeep.store.urls import SqliteFile, locate
 
 if TYPE_CHECKING:
@@ -93,10 +93,17 @@ class DatabaseSource:
 
         open_archive(self._store, self._settings, read_only=read_only)
 
-    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[api.SessionState]:
+    def sessions(
+        self,
+        *,
+        q: str | None = None,
+        order: SessionOrder | None = None,
+        children: bool = False,
+        **wanted: Unpack[SessionChoice],
+    ) -> Iterator[api.SessionState]:
         """Yield sessions as they are needed; with `children` also those that agents began to ask others."""
-        wanted = {"children": False, **wanted}
-        for page in self._read_pages(partial(self._reader.list_page, self._tenant, **wanted)):
+        found = SessionFilter(self._tenant, order=choose_order(order, q), children=children, **wanted)
+        for page in self._read_pages(partial(self._reader.list_page, found, q=q)):
             yield from (to_client(one, api.SessionState) for one in page.sessions)
 
     def active_runs(self, status: ActiveStatus) -> Iterator[api.ActiveRun]:

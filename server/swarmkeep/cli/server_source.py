@@ -25,7 +25,7 @@ from swarmkeep.cli.sources import (
     FeedChoice,
     FileForm,
     ServerOptions,
-    SessionFilter,
+    SessionChoice,
     SourceOptions,
     Walk,
     make_missing_session_error,
@@ -38,6 +38,7 @@ from swarmkeep.events.run_table import FiguresQuery, RunQuery
 from swarmkeep.history.checkpoints import CheckpointHead
 from swarmkeep.history.recordings import RecordedSession, read_recorded_sessions, split_lines
 from swarmkeep.store.index import ActiveStatus
+from swarmkeep.store.records import SessionOrder
 
 # How often a server that does not answer is tried again: one that was never there, and one that was a moment ago.
 RETRIES = 2
@@ -120,8 +121,15 @@ class ServerSource:
         self._api_key = api_key
         self._client = open_client(url, api_key)
 
-    def sessions(self, **wanted: Unpack[SessionFilter]) -> Iterator[api.SessionState]:
-        return map(_to_session_state, self._client.sessions.list(**wanted))
+    def sessions(
+        self,
+        *,
+        q: str | None = None,
+        order: SessionOrder | None = None,
+        children: bool = False,
+        **wanted: Unpack[SessionChoice],
+    ) -> Iterator[api.SessionState]:
+        return map(_to_session_state, self._client.sessions.list(q=q, order=order, children=children, **wanted))
 
     def active_runs(self, status: ActiveStatus) -> Iterator[api.ActiveRun]:
         return self._client.active_runs(status)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from swarmkeep.events.errors import HistoryDamaged
     from swarmkeep.events.run_table import EndedRunStatus
     from swarmkeep.events.state import SessionStatus, Verdict
-    from swarmkeep.store.records import SessionOrder
 
 
 NEEDS_SERVER = "this needs a server, which has the session's agent: name one with --url"
@@ -34,16 +33,13 @@ FileForm = Literal[
 ]  # fmt: skip
 
 
-class SessionFilter(TypedDict, total=False):
-    """The choice and order of the sessions in a list."""
+class SessionChoice(TypedDict, total=False):
+    """Which sessions are listed, apart from words that they have."""
 
     agent: str | None
     status: SessionStatus | None
     last_run: EndedRunStatus | None
-    order: SessionOrder | None
     metadata: Mapping[str, str]
-    children: bool
-    q: str | None
     active_after: str | None
     active_before: str | None
     damaged: bool | None

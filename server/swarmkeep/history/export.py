@@ -17,6 +17,7 @@ from swarmkeep.events.facts import ApprovalRequested, ContextUpdated, EventView,
 from swarmkeep.events.messages import list_fact_files, list_fact_references, list_text_hashes
 from swarmkeep.events.state import SessionStatus
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.reading import upcast
 from swarmkeep.store.records import SealedBatch, SessionKey, StoreUnavailable
@@ -488,7 +489,7 @@ async def filter_sessions(
     cursor = None
     while True:
         page = await store.list_sessions(
-            tenant, agent=agent, status=status, metadata=metadata, limit=100, cursor=cursor
+            SessionFilter(tenant, agent=agent, status=status, metadata=metadata), limit=100, cursor=cursor
         )
         for session in page.sessions:
             yield SessionKey(tenant, session.id)

@@ -27,6 +27,7 @@ from swarmkeep.events.errors import (
     SessionNotFound,
 )
 from swarmkeep.runs.sessions import delete_session
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import BAD_CURSOR, SessionKey, encode_cursor, label_of, labels_of, parse_cursor, utc_now
 
@@ -138,13 +139,11 @@ async def list_due(
     assert kept is not None
     assert rule.keep is not None
     page = await store.list_sessions(
-        tenant,
-        status="idle",
-        order="activity",
-        metadata=rule.metadata,
+        SessionFilter(
+            tenant, status="idle", order="activity", metadata=rule.metadata, active_before=subtract(before, kept)
+        ),
         limit=min(limit, _PAGE_SESSIONS),
         cursor=inner,
-        active_before=subtract(before, kept),
     )
     earlier = [other.labels for other in rules[:number]]
     due = []

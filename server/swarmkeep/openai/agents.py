@@ -52,6 +52,7 @@ from swarmkeep.runs.identifiers import derive_child, make_id
 from swarmkeep.runs.runs import IdempotentRequest, find_record
 from swarmkeep.runs.sessions import read_stored_file
 from swarmkeep.runs.teams import ApprovalBelow
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.records import SessionKey, make_session_cursor
 
 AfterEvent = Annotated[
@@ -141,12 +142,14 @@ async def list_agent_sessions(
         cursor = make_session_cursor((state.created_at, known.id), "created")
     made = {agent_input.MADE_LABEL: agent_id} if agent_id is not None and is_made(principal, agent_id) else {}
     found = await principal.reader.list_page(
-        principal.tenant,
-        agent=None if made else agent_id,
-        metadata={**_read_filter(request), **made},
+        SessionFilter(
+            principal.tenant,
+            agent=None if made else agent_id,
+            metadata={**_read_filter(request), **made},
+            children=False,
+        ),
         limit=page.limit,
         cursor=cursor,
-        children=False,
     )
     shown: list[Json] = []
     for listed in found.sessions:

@@ -28,6 +28,7 @@ from swarmkeep.store.feed import (
     PlacedEvent,
     parse_feed_cursor,
 )
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import Clock, SessionKey, utc_now
 
@@ -163,7 +164,7 @@ class _Lists:
 
     async def _look(self) -> None:
         page = await self._store.list_sessions(
-            self._name, order="activity", limit=_MOST_SESSIONS, max_bytes=self._page_bytes
+            SessionFilter(self._name, order="activity"), limit=_MOST_SESSIONS, max_bytes=self._page_bytes
         )
         found = {session.id: session for session in page.sessions}
         known, is_all = self._known, page.next_cursor is None

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
 
 import msgspec
 
@@ -29,6 +28,7 @@ from swarmkeep.runs.hub import (
     may_be_last,
 )
 from swarmkeep.runs.watcher import Watcher
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionHead, SessionKey, SessionOrder, SessionPage, is_full_page
 
@@ -280,6 +280,11 @@ class RunPosition(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
+def choose_order(order: SessionOrder | None, q: str | None) -> SessionOrder:
+    """By what happened last where words are searched for, unless another order is asked for."""
+    return order or ("created" if q is None else "activity")
+
+
 class SessionReader:
     """Sessions of every tenant as they are recorded; each call names its own.
 
@@ -323,28 +328,22 @@ class SessionReader:
 
     async def list_page(
         self,
-        tenant: str,
+        wanted: SessionFilter,
         *,
         q: str | None = None,
-        order: SessionOrder | None = None,
         limit: int = 50,
         cursor: str | None = None,
         include_context: bool = False,
-        **filters: Any,
     ) -> SessionPage:
-        """The latest first, by their creation or, with `q`, by what happened last in them, unless an `order` is given.
-        `q`: words to be searched for; `filters`: those of `list_sessions`. Raises SearchOff."""
+        """As `list_sessions` of the store, with words that are searched for in `q`. Raises SearchOff."""
         if q is not None and not self._has_search:
             raise SearchOff
         return await self._store.list_sessions(
-            tenant,
-            order=order or ("created" if q is None else "activity"),
-            terms=None if q is None else parse_terms(q),
+            wanted if q is None else msgspec.structs.replace(wanted, terms=parse_terms(q)),
             limit=limit,
             cursor=cursor,
             include_context=include_context,
             max_bytes=self.page_bytes,
-            **filters,
         )
 
     async def list_forks(self, key: SessionKey, *, limit: int = 50, cursor: str | None = None) -> SessionPage:

@@ -68,7 +68,7 @@ class Walk(msgspec.Struct, frozen=True):
     """A range of fewer sessions is walked before any other."""
 
 
-class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
+class SessionFilter(msgspec.Struct, frozen=True):
     """The choice of a tenant's sessions, and their order."""
 
     tenant: str
@@ -410,22 +410,20 @@ class SqlSessionIndex(OnDatabase):
 
     async def list_sessions(
         self,
-        tenant: str,
+        wanted: SessionFilter,
         *,
         limit: int = 50,
         cursor: str | None = None,
         include_context: bool = False,
         max_bytes: int = sys.maxsize,
-        **filters: Any,
     ) -> SessionPage:
-        """Sessions, the latest first, for which the `filters` hold, which are the fields of SessionFilter.
+        """List the sessions that are wanted, the latest first.
 
         Their context variables are read only with `include_context`. A page ends early once it has `max_bytes` of JSON.
         With `terms`, each session says where it has them.
 
         Raises InvalidRequest for a cursor that this store did not make.
         """
-        wanted = SessionFilter(tenant=tenant, **filters)
         query = functools.partial(
             list_candidates,
             wanted=wanted,

@@ -25,6 +25,7 @@ from swarmkeep.history.foreign.documents import MAX_FILE_VALUES, read_documents
 from swarmkeep.history.foreign.formats import ForeignFormat
 from swarmkeep.history.import_export import ImportReport
 from swarmkeep.request.request import assemble_request
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
 from tests.support.rules import find_faults
@@ -341,7 +342,7 @@ async def test_unreadable_document_refused_by_place(
         await import_value(store, value, form)
     assert why in str(refused.value)
     assert refused.value.line == line
-    assert (await store.list_sessions(TENANT)).sessions == []
+    assert (await store.list_sessions(SessionFilter(TENANT))).sessions == []
 
 
 async def test_one_refusal_records_nothing(store: SqlStore) -> None:
@@ -355,7 +356,7 @@ async def test_one_refusal_records_nothing(store: SqlStore) -> None:
         await import_value(store, file, as_id="c")
     tried = await import_value(store, {"id": "d", "messages": [USER]}, dry_run=True)
     assert (tried.imported, tried.sessions[0].seq) == (1, 3)
-    assert [session.id for session in (await store.list_sessions(TENANT)).sessions] == ["b"]
+    assert [session.id for session in (await store.list_sessions(SessionFilter(TENANT))).sessions] == ["b"]
 
 
 async def test_hostile_text_comes_through(store: SqlStore) -> None:

@@ -32,6 +32,7 @@ from swarmkeep.history.conversations import import_conversations
 from swarmkeep.history.export import MAX_NULLS, iterate_keys, write_export
 from swarmkeep.history.import_export import import_export, verify_export
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
 from tests.history.exports import count_sessions, export_sessions, forge_events, forge_export, read_refusal
@@ -100,7 +101,7 @@ async def test_oversized_session_found_before_recording(store: SqlStore) -> None
     for dry_run in (False, True):
         with pytest.raises(TooLarge, match="session 'large': the message at seq 2 would have"):
             await import_export(store, "to", io.BytesIO(text), sizes=sizes, dry_run=dry_run)
-        assert (await store.list_sessions("to")).sessions == []
+        assert (await store.list_sessions(SessionFilter("to"))).sessions == []
         assert await store.read_audit_log("to") == []
     assert (await import_export(store, "to", io.BytesIO(text))).imported == 2
 
@@ -119,7 +120,7 @@ async def test_oversized_conversation_is_named(store: SqlStore, change: Json, wh
     limits = SizeLimits(max_message_bytes=1000, max_metadata_bytes=1000, max_context_bytes=1000)
     with pytest.raises(TooLarge, match=why):
         await import_conversations(store, "to", file, "chat", agent="Ann", sizes=limits)
-    assert (await store.list_sessions("to")).sessions == []
+    assert (await store.list_sessions(SessionFilter("to"))).sessions == []
 
 
 async def test_impossible_queue_refused_at_excess_run(store: SqlStore) -> None:
@@ -129,7 +130,7 @@ async def test_impossible_queue_refused_at_excess_run(store: SqlStore) -> None:
     with pytest.raises(InvalidImport, match="SWARMKEEP_MAX_QUEUED_RUNS") as refused:
         await import_export(store, "to", io.BytesIO(text), max_queued_runs=19)
     assert refused.value.line == 22
-    assert (await store.list_sessions("to")).sessions == []
+    assert (await store.list_sessions(SessionFilter("to"))).sessions == []
     assert (await import_export(store, "to", io.BytesIO(text), max_queued_runs=20)).imported == 1
 
 

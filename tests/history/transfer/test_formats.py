@@ -24,6 +24,7 @@ from swarmkeep.history.import_export import ImportReport
 from swarmkeep.history.verify import verify
 from swarmkeep.http.routes.transfer import ImportFormat
 from swarmkeep.request.request import assemble_request
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey
 from swarmkeep_client._calls import FileFormat
@@ -395,7 +396,7 @@ async def test_broken_conversation_is_named(store: SqlStore, value: Any, why: st
     assert why in str(refused.value)
     assert "Object missing required field" not in str(refused.value)
     assert f"read as {find_title(recognise(as_file(value)))}" in str(refused.value)
-    assert (await store.list_sessions(TENANT)).sessions == []
+    assert (await store.list_sessions(SessionFilter(TENANT))).sessions == []
 
 
 def test_other_format_is_named() -> None:

@@ -17,6 +17,7 @@ from swarmkeep.events.errors import InvalidImport, QuotaExceeded
 from swarmkeep.events.facts import SessionCreated
 from swarmkeep.history.conversations import import_conversations
 from swarmkeep.history.import_export import ImportReport, import_export
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import AuditAction, Restoration, SessionHead, SessionKey, StorageQuota
 from swarmkeep.store.usage import recount_totals
@@ -75,7 +76,7 @@ async def test_many_small_sessions_take_few_transactions(store: SqlStore) -> Non
     assert (report.imported, report.present) == (COUNT, 0)
     assert len(commits) <= COUNT // 20
     await check_counts(store, "from", COUNT)
-    assert len((await store.list_sessions("from", metadata={"team": "a"}, limit=200)).sessions) == COUNT
+    assert len((await store.list_sessions(SessionFilter("from", metadata={"team": "a"}), limit=200)).sessions) == COUNT
 
     exported = await export_sessions(store, tenant="from")
     with counted() as commits:
@@ -90,7 +91,7 @@ async def test_quota_ends_import_at_excess_session(store: SqlStore) -> None:
     quota = StorageQuota(max_sessions=70, max_bytes=10**9)
     with pytest.raises(QuotaExceeded):
         await import_chats(store, "from", write_chats(), quota=quota)
-    found = [session.id for session in (await store.list_sessions("from", limit=200)).sessions]
+    found = [session.id for session in (await store.list_sessions(SessionFilter("from"), limit=200)).sessions]
     assert sorted(found) == [f"chat-{number:03}" for number in range(70)]
     await check_counts(store, "from", 70)
     report = await import_chats(store, "from", write_chats())

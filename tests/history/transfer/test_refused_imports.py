@@ -22,6 +22,7 @@ from swarmkeep.events.state import State
 from swarmkeep.history import export, swarmkeep_verify
 from swarmkeep.history.export import EventLine, InvalidLine, read_export_line
 from swarmkeep.history.import_export import ExportLines, import_export, verify_export
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey
 from tests.golden.make import fill_store
@@ -279,7 +280,7 @@ async def test_file_refused_at_end_records_nothing(store: SqlStore, other: SqlSt
         await record_session(store, name, "hello")
     with pytest.raises(InvalidImport):
         await import_bytes(other, (await export_bytes(store))[:-100])
-    assert (await other.list_sessions(TENANT)).sessions == []
+    assert (await other.list_sessions(SessionFilter(TENANT))).sessions == []
 
 
 class ChangingFile(io.BytesIO):

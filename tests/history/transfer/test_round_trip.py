@@ -27,6 +27,7 @@ from swarmkeep.history.export import filter_sessions, iterate_keys, write_export
 from swarmkeep.history.import_export import ImportReport, import_export
 from swarmkeep.history.redact import redact
 from swarmkeep.store import schema
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey
 from tests.golden.conversations import BLOBS
@@ -128,7 +129,7 @@ async def test_lists_show_imported_session_alike(store: SqlStore, other: SqlStor
 
 async def list_shown(store: SqlStore, filters: Any) -> list[SessionView]:
     """The sessions of a list without what an import changes: where they end, and when that was."""
-    listed = (await store.list_sessions(TENANT, **filters)).sessions
+    listed = (await store.list_sessions(SessionFilter(TENANT, **filters))).sessions
     return [replace(session, seq=0, hash="", updated_at="") for session in listed]
 
 
@@ -163,7 +164,7 @@ async def test_foreign_session_under_id_refused_early(store: SqlStore, other: Sq
     await record_session(other, "taken", "b")
     with pytest.raises(SessionExists):
         await import_bytes(other, await export_bytes(store, "new", "taken"))
-    assert [session.id for session in (await other.list_sessions(TENANT)).sessions] == ["taken"]
+    assert [session.id for session in (await other.list_sessions(SessionFilter(TENANT))).sessions] == ["taken"]
 
 
 async def test_one_session_may_get_another_id(store: SqlStore, other: SqlStore) -> None:

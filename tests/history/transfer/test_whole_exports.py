@@ -15,7 +15,7 @@ from tests.support.processes import clean_environment
 
 # With all of it in memory, Python would need twice its 120 MB. They are few and long: each takes an append.
 COUNT = 4_000
-_MEMORY_BYTES = 200 * 1024 * 1024
+_MEMORY_BYTES = 256 * 1024 * 1024
 
 
 def write_chats(path: Path, count: int) -> None:

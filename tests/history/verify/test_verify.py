@@ -32,6 +32,7 @@ from swarmkeep.history.checkpoints import verify_audit_log
 from swarmkeep.history.verify import CODES, MAX_PROBLEMS, Head, Verification, verify, verify_all
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import GENESIS, commitment_of, header_of, link
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.tables import (
@@ -394,7 +395,7 @@ async def test_wrongly_typed_column_value_found(sqlite_ready: str) -> None:
             # What there is can still be shown.
             await store.state(SHOP)
             await store.read(SHOP)
-            await store.list_sessions("default")
+            await store.list_sessions(SessionFilter("default"))
             await _execute(store, f"DELETE FROM {table.name} WHERE {where}")
             await _execute(store, f"INSERT INTO {table.name} SELECT * FROM kept")
             await _execute(store, "DROP TABLE kept")

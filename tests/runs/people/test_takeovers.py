@@ -15,6 +15,7 @@ from swarmkeep.events.facts import PendingCall
 from swarmkeep.history.redact import find_same_text
 from swarmkeep.history.verify import verify
 from swarmkeep.runs.runs import IdempotentRequest
+from swarmkeep.store.index import SessionFilter
 from tests.runs.cluster import KEY, EngineCluster, Server, ToolGate, kill_engine, list_contents
 from tests.support.scripted import ScriptedModel
 
@@ -30,7 +31,7 @@ async def test_person_answers_until_handback(cluster: EngineCluster, model: Scri
     other = await cluster.open_engine(Agent(name="A"))
     session = await engine.takeovers.take_over(KEY, by="Ann", note="angry customer")
     assert session.taken_over.by == "Ann"  # type: ignore[union-attr]
-    listed = (await other.reader.list_page(KEY.tenant)).sessions[0]
+    listed = (await other.reader.list_page(SessionFilter(KEY.tenant))).sessions[0]
     assert listed.taken_over.note == "angry customer"  # type: ignore[union-attr]
     # Hers already: nothing is recorded again. Somebody else's only by force.
     await engine.takeovers.take_over(KEY, by="Ann")

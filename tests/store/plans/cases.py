@@ -37,6 +37,7 @@ from swarmkeep.store.automations import StoredAutomation, StoredInvocation
 from swarmkeep.store.contents import MARKS, SLICE_BYTES, copy_slice, delete_slice, insert_file
 from swarmkeep.store.feed import FeedCursor, FeedFilter
 from swarmkeep.store.head_log import prove_inclusion
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.integrity import IntegrityKeys
 from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.made_agents import MadeAgent
@@ -96,8 +97,8 @@ TEXT = "Be kind."
 REQUEST = RequestRecord(instructions=digest(TEXT))
 
 
-def _list(**filters: Any) -> Callable[[SqlStore], Awaitable[Any]]:
-    return lambda store: store.list_sessions(TENANT, **filters)
+def _list(cursor: str | None = None, **filters: Any) -> Callable[[SqlStore], Awaitable[Any]]:
+    return lambda store: store.list_sessions(SessionFilter(TENANT, **filters), cursor=cursor)
 
 
 def _sum(*by: Any, **query: Any) -> Callable[[SqlStore], Awaitable[Any]]:
@@ -641,7 +642,7 @@ async def _check(store: SqlStore) -> None:
 
 async def _list_few(store: SqlStore) -> None:
     await store.append(SessionKey(TENANT, "one-of-few"), State(), draft_creation(agent="Ann"))
-    assert (await store.list_sessions(TENANT, agent="Ann", order="activity")).sessions
+    assert (await store.list_sessions(SessionFilter(TENANT, agent="Ann", order="activity"))).sessions
 
 
 async def _list_keys(store: SqlStore) -> None:
@@ -657,7 +658,7 @@ async def _revoke(store: SqlStore) -> None:
 
 
 async def _search(store: SqlStore) -> None:
-    page = await store.list_sessions(TENANT, terms=parse_terms("whatever wordy"))
+    page = await store.list_sessions(SessionFilter(TENANT, terms=parse_terms("whatever wordy")))
     assert [one.matches for one in page.sessions]
 
 

@@ -21,6 +21,7 @@ from swarmkeep.events.facts import ContextUpdated, EventDraft, MessageAdded, Ses
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import AppendResult, Claim, IdempotencyRecord
 from tests.store.conftest import Opener
@@ -333,7 +334,7 @@ async def test_any_value_comes_back(store: SqlStore, context: Any, metadata: Any
     assert show_exactly(message_event.fact) == show_exactly(drafts[1].fact)
     assert [created_event, message_event] == appended.events
     assert json.loads(message_event.payload) == {"message": message}
-    view = (await store.list_sessions("default", limit=1, include_context=True)).sessions[0]
+    view = (await store.list_sessions(SessionFilter("default"), limit=1, include_context=True)).sessions[0]
     assert show_exactly((view.id, view.context_variables, view.metadata)) == show_exactly(
         (session.id, context, metadata)
     )

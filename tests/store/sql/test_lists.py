@@ -32,8 +32,9 @@ def make_key(id: str) -> SessionKey:
     return SessionKey("default", id)
 
 
-async def list_ids(store: SqlStore, **filters: Any) -> list[str]:
-    return [view.id for view in (await store.list_sessions("default", **filters)).sessions]
+async def list_ids(store: SqlStore, limit: int = 50, **filters: Any) -> list[str]:
+    page = await store.list_sessions(SessionFilter("default", **filters), limit=limit)
+    return [view.id for view in page.sessions]
 
 
 async def test_list_shows_current_sessions(store: SqlStore) -> None:
@@ -43,14 +44,14 @@ async def test_list_shows_current_sessions(store: SqlStore) -> None:
     # What one costs is said of one that is asked for.
     assert view.pop("cost") is msgspec.UNSET
     whole = ListedSession(**view)
-    page = await store.list_sessions("default", include_context=True)
+    page = await store.list_sessions(SessionFilter("default"), include_context=True)
     assert (page.sessions, page.next_cursor) == ([whole], None)
     bare = msgspec.structs.replace(whole, context_variables=msgspec.UNSET)
-    assert (await store.list_sessions("default")).sessions == [bare]
+    assert (await store.list_sessions(SessionFilter("default"))).sessions == [bare]
 
 
 async def test_empty_list_has_no_next_page(store: SqlStore) -> None:
-    page = await store.list_sessions("default")
+    page = await store.list_sessions(SessionFilter("default"))
     assert (page.sessions, page.next_cursor) == ([], None)
 
 
@@ -75,7 +76,7 @@ async def test_pages_meet_without_gap_or_double(opener: Opener) -> None:
         seen: list[str] = []
         cursor: str | None = None
         while True:
-            page = await store.list_sessions("default", limit=limit, cursor=cursor)
+            page = await store.list_sessions(SessionFilter("default"), limit=limit, cursor=cursor)
             seen += [view.id for view in page.sessions]
             cursor = page.next_cursor
             if cursor is None:
@@ -88,9 +89,10 @@ async def test_pages_meet_without_gap_or_double(opener: Opener) -> None:
 async def test_later_sessions_do_not_shift_second_page(store: SqlStore) -> None:
     for id in "abcd":
         await begin_session(store, make_key(id))
-    page = await store.list_sessions("default", limit=2)
+    page = await store.list_sessions(SessionFilter("default"), limit=2)
     await begin_session(store, make_key("e"))
-    assert [view.id for view in (await store.list_sessions("default", cursor=page.next_cursor)).sessions] == ["b", "a"]
+    rest = await store.list_sessions(SessionFilter("default"), cursor=page.next_cursor)
+    assert [view.id for view in rest.sessions] == ["b", "a"]
 
 
 def _encode_cursor(value: object) -> str:
@@ -122,7 +124,7 @@ def _encode_cursor(value: object) -> str:
 )
 async def test_foreign_cursor_is_refused(store: SqlStore, cursor: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        await store.list_sessions("default", cursor=cursor)
+        await store.list_sessions(SessionFilter("default"), cursor=cursor)
     assert refused.value.errors[0]["pointer"] == "/cursor"
 
 
@@ -193,8 +195,10 @@ async def test_a_tenant_lists_its_own(store: SqlStore) -> None:
     await begin_session(store, SessionKey("one", "a"), metadata={"k": "v"})
     await begin_session(store, SessionKey("two", "b"), metadata={"k": "v"})
     for tenant, id in (("one", "a"), ("two", "b")):
-        assert [view.id for view in (await store.list_sessions(tenant, metadata={"k": "v"})).sessions] == [id]
-    assert (await store.list_sessions("three")).sessions == []
+        assert [
+            view.id for view in (await store.list_sessions(SessionFilter(tenant, metadata={"k": "v"}))).sessions
+        ] == [id]
+    assert (await store.list_sessions(SessionFilter("three"))).sessions == []
 
 
 # A page of sessions by any filters is what reading all of them would give, whichever index it is read from.

@@ -16,6 +16,7 @@ from swarmkeep.events.errors import LeaseLost, SeqConflict, SessionNotFound
 from swarmkeep.events.facts import EventDraft, RecordedEvent, SessionForked
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import Claim, Lease, SessionKey
 from swarmkeep.store.usage import recount_totals
@@ -161,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert self.do(store.state(key)) == fold(log)
         for tenant in ("one", "two"):
             mine = {key.id: len(log) for key, log in self.model.logs.items() if key.tenant == self.prefix + tenant}
-            page = self.do(self.stores[0].list_sessions(self.prefix + tenant))
+            page = self.do(self.stores[0].list_sessions(SessionFilter(self.prefix + tenant)))
             assert {view.id: view.seq for view in page.sessions} == mine
 
     def teardown(self) -> None:

@@ -22,6 +22,7 @@ from swarmkeep.events.fold import fold
 from swarmkeep.events.state import State
 from swarmkeep.history.verify import verify
 from swarmkeep.store import reading
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.reading import decode_event, decode_events, find_event_rows, take_out, upcast
 from swarmkeep.store.records import SessionKey, is_full_page
@@ -83,7 +84,7 @@ async def test_id_of_any_text_is_accepted(store: SqlStore, id: str) -> None:
     odd = SessionKey("default", id)
     assert await store.read(odd) == []
     assert await store.read_blobs(odd, [id]) == {}
-    assert (await store.list_sessions(id, agent=id, metadata={id: id})).sessions == []
+    assert (await store.list_sessions(SessionFilter(id, agent=id, metadata={id: id}))).sessions == []
     with pytest.raises(SessionNotFound):
         await store.state(odd)
     with pytest.raises(SessionNotFound):

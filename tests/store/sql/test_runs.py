@@ -20,6 +20,7 @@ from swarmkeep.events.run_table import EndedRun, FiguresQuery, RunFilter, RunGro
 from swarmkeep.events.state import State
 from swarmkeep.store import schema
 from swarmkeep.store.hashing import SealedEvent
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import AuditAction, Restoration, SealedBatch, SessionKey, encode_cursor
 from swarmkeep.store.runs import RunWalk, make_run_rows
@@ -392,7 +393,7 @@ async def test_active_runs_list_lease_calls_queue(store: SqlStore) -> None:
     # It has a run of the same name, in another session.
     assert (of_other.session_id, of_other.server, of_other.model_calls, of_other.queued_runs) == ("other", "b", 0, 0)
     assert run.since == state.run.created_at
-    (listed,) = [one for one in (await store.list_sessions("default")).sessions if one.id == "busy"]
+    (listed,) = [one for one in (await store.list_sessions(SessionFilter("default"))).sessions if one.id == "busy"]
     assert listed.queued_runs == 1
 
     waiting = facts.RunWaiting(

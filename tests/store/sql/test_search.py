@@ -19,6 +19,7 @@ from swarmkeep.events.redaction import redact_payload
 from swarmkeep.events.state import State
 from swarmkeep.events.words import list_words, make_snippet, parse_terms
 from swarmkeep.store import schema
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import Claim, SessionKey, StoreUnavailable
 from swarmkeep.store.schema import Leftovers, mend_leftovers
@@ -40,7 +41,7 @@ async def index_all(store: SqlStore) -> None:
 
 
 async def find(store: SqlStore, text: str, tenant: str = "default", **filters: Any) -> list[str]:
-    page = await store.list_sessions(tenant, terms=parse_terms(text), order="activity", **filters)
+    page = await store.list_sessions(SessionFilter(tenant, terms=parse_terms(text), order="activity", **filters))
     return [one.id for one in page.sessions]
 
 
@@ -73,7 +74,7 @@ async def test_each_hit_says_where(store: SqlStore) -> None:
         store, "a", "x " * 300 + "the refund, then a refunded\norder " + "y " * 300, title="Refund of Ann"
     )
     await index_all(store)
-    [found] = (await store.list_sessions("default", terms=parse_terms("refund"))).sessions
+    [found] = (await store.list_sessions(SessionFilter("default", terms=parse_terms("refund")))).sessions
     label, message = found.matches  # type: ignore[misc]
     assert (label.seq, message.seq) == (None, state.seq)
     assert [message.snippet[begin:end] for begin, end in message.ranges] == ["refund", "refund"]
@@ -282,7 +283,7 @@ async def test_times_narrow_search_and_list(store: SqlStore) -> None:
     for order in ("created", "activity"):
         for terms in (None, parse_terms("hello")):
             pages = [
-                await store.list_sessions("default", order=order, terms=terms, **times)  # type: ignore[arg-type]
+                await store.list_sessions(SessionFilter("default", order=order, terms=terms, **times))  # type: ignore[arg-type]
                 for times in (
                     {"active_after": second.updated_at},
                     {"active_before": second.updated_at},
@@ -290,10 +291,10 @@ async def test_times_narrow_search_and_list(store: SqlStore) -> None:
                 )
             ]
             assert [[one.id for one in page.sessions] for page in pages] == [["b"], ["a"], ["b", "a"]]
-    page = await store.list_sessions("default", terms=parse_terms("hello"), order="activity", limit=1)
+    page = await store.list_sessions(SessionFilter("default", terms=parse_terms("hello"), order="activity"), limit=1)
     assert [one.id for one in page.sessions] == ["b"]
     rest = await store.list_sessions(
-        "default", terms=parse_terms("hello"), order="activity", limit=1, cursor=page.next_cursor
+        SessionFilter("default", terms=parse_terms("hello"), order="activity"), limit=1, cursor=page.next_cursor
     )
     assert ([one.id for one in rest.sessions], rest.next_cursor) == (["a"], None)
 
@@ -313,7 +314,7 @@ async def test_long_search_is_bounded_and_off_loop(store: SqlStore) -> None:
         await say(store, f"s{number}", *[text] * 3)
     await index_all(store)
     with count_calls() as here:
-        page = await store.list_sessions("default", terms=parse_terms("zebra"), order="activity")
+        page = await store.list_sessions(SessionFilter("default", terms=parse_terms("zebra"), order="activity"))
     assert make_snippet.__code__ not in here
     matches = [match for one in page.sessions for match in one.matches or ()]
     assert len(matches) == 15

@@ -45,7 +45,9 @@ from swarmkeep.http.routes.usage import find_cost
 from swarmkeep.http.sse import EVENT_STREAM, StreamResponse
 from swarmkeep.http.streams import make_event_stream, write_change_frames
 from swarmkeep.runs.compaction import CompactionView
+from swarmkeep.runs.reader import choose_order
 from swarmkeep.runs.sessions import read_stored_file
+from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.records import SessionOrder
 
 SessionId = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9._:\-]{1,128}$")]
@@ -201,23 +203,26 @@ async def list_sessions(
 ) -> Response[SessionList]:
     if choose_form(request, EVENT_STREAM) == EVENT_STREAM:
         return _follow_changes(request, principal)
+    q = q if q and not q.isspace() else None
     page = await principal.reader.list_page(
-        principal.tenant,
-        agent=agent,
-        status=status,
-        last_run=last_run,
-        order=order,
-        metadata=read_metadata_filter(request),
+        SessionFilter(
+            principal.tenant,
+            agent=agent,
+            status=status,
+            last_run=last_run,
+            order=choose_order(order, q),
+            metadata=read_metadata_filter(request),
+            children=children,
+            active_after=read_time(active_after, "active_after"),
+            active_before=read_time(active_before, "active_before"),
+            damaged=damaged,
+            assignee=assignee,
+            feedback=feedback,
+        ),
         limit=limit,
         cursor=cursor,
         include_context=include is not None or wants_listed_context(request),
-        children=children,
-        q=q if q and not q.isspace() else None,
-        active_after=read_time(active_after, "active_after"),
-        active_before=read_time(active_before, "active_before"),
-        damaged=damaged,
-        assignee=assignee,
-        feedback=feedback,
+        q=q,
     )
     return JsonResponse(SessionList(data=page.sessions, next_cursor=page.next_cursor))
 
