@@ -114,6 +114,7 @@ async def test_note_stays_out_of_run_stream(service: RunningServer, model: Scrip
     session = await service.session()
     model.hang("Let me")
     started = (await service.post(f"{session}/runs", {"input": "1", "background": True})).json()
+    await model.wait_for_requests_async(1)
     await service.post(f"{session}/notes", {"text": NOTE})
     await service.post(f"{session}/assign", {"to": "billing", "reason": "canary"})
     await service.post(f"{session}/runs/{started['id']}/cancel")
