@@ -260,7 +260,7 @@ def test_collector_that_drops_spans_is_told_of(db: CommandLine) -> None:
     answer.partial_success.rejected_spans = 3
     answer.partial_success.error_message = "too old \x1b[31m"
     warning = ExportTraceServiceResponse()
-    warning.partial_success.error_message = "renamed next year"
+    warning.partial_success.error_message = "renamed next year" + "!" * 50_000
     answers = [json_format.MessageToJson(one) for one in (answer, warning, ExportTraceServiceResponse())]
     answers += ["", "<html>", '{"partialSuccess": 3}', "[]", "\udcff"]
     taken: list[bytes] = []
@@ -271,7 +271,7 @@ def test_collector_that_drops_spans_is_told_of(db: CommandLine) -> None:
 
     told = [
         "dropped 3 of the spans, and they are not sent again: too old \\x1b[31m",
-        "warns: renamed next year",
+        "warns: renamed next year" + "!" * 50_000,
     ]
     with serving(take) as url:
         for number in range(len(answers)):
@@ -279,6 +279,7 @@ def test_collector_that_drops_spans_is_told_of(db: CommandLine) -> None:
             done = db(*where)
             assert done.code == 0
             words = [f"{url}/{number} {one}" for one in told[number : number + 1]]
+            words = [one if len(one) <= 1_000 else one[:999] + "…" for one in words]
             assert done.err.splitlines() == [*words, "forwarded 2 entries"]
             assert db(*where).err == "forwarded 0 entries\n"
     assert len(taken) == len(answers)

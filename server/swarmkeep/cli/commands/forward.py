@@ -22,7 +22,7 @@ from swarmkeep.cli.opening import open_source
 from swarmkeep.cli.options import Commands, FirstDay
 from swarmkeep.cli.output import lock_file, parse_duration, write_atomically
 from swarmkeep.cli.sources import FeedChoice, SourceOptions
-from swarmkeep.cli.terminal import Refused, describe_os_error, say
+from swarmkeep.cli.terminal import Refused, describe_os_error, say, shorten
 from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.errors import SessionNotFound
 from swarmkeep.events.facts import FeedbackAdded
@@ -43,6 +43,8 @@ _MAX_BODY_BYTES = 2_000_000
 _TRACED = ("run.completed", "run.failed", "run.cancelled", "run.interrupted", "feedback.added")
 # The last line of a file is looked for in so many bytes first: an entry has a few hundred, an event may have more.
 _TAIL_BYTES = 1 << 20
+# Of what a collector says: its answer may be a megabyte.
+_MOST_SAID = 1_000
 
 
 commands = Commands()
@@ -191,7 +193,7 @@ class _Target:
             if self._is_url:
                 answer = deliver(self._to, body, media_type, os.environ.get(AUTHORIZATION))
                 if (refused := _read_partial_success(answer)) is not None:
-                    say(f"{self._to} {refused}")
+                    say(shorten(f"{self._to} {refused}", _MOST_SAID))
             else:
                 _append(Path(self._to), body)
         write_atomically(self._place, [json.dumps(last).encode() + b"\n"])
