@@ -267,6 +267,9 @@ def open_package(file: BinaryIO) -> Iterator[Package | None]:
     Raises InvalidImport, which names what was changed."""
     if not zipfile.is_zipfile(file):
         file.seek(0)
+        if file.read(4) == swarmkeep_verify.ZIP:
+            raise InvalidImport(swarmkeep_verify.CUT_OFF)
+        file.seek(0)
         yield None
         return
     with ExitStack() as opened:

@@ -18,6 +18,7 @@ import time
 import zipfile
 
 MANIFEST = "manifest.json"
+ZIP, CUT_OFF = b"PK\3\4", "the package is cut off: its end is missing"
 SIGNED_AS = b"swarmkeep evidence v1\n"
 FORMATS = (1, 2)
 UNSIGNED = "no given key signs the package: its transcripts and audit entries are the word of who wrote it"
@@ -395,6 +396,9 @@ def check(file, checkpoint, public_key, witnesses=(), log=None):
             checkpoint = checkpoint or (None if note else package.read("checkpoint.jsonl"))
             proofs = package.read("proofs.jsonl") if "proofs.jsonl" in package.namelist() else b""
             file = stack.enter_context(package.open("events.jsonl"))
+        else:
+            file.seek(0)
+            expect(file.read(4) != ZIP, CUT_OFF)
         file.seek(0)
         heads = checkpoint and read_heads(checkpoint, public_key)
         for session in read_export(file):

@@ -316,6 +316,11 @@ def test_each_changed_byte_is_found(
         with pytest.raises(SystemExit) as left:
             swarmkeep_verify.main()
         assert str(left.value).startswith("NOT VALID: "), place
+    for size in (4, central, len(content) - 1):
+        changed.write_bytes(content[:size])
+        assert check(changed).stderr == f"NOT VALID: {swarmkeep_verify.CUT_OFF}\n"
+        ours = cli("verify", str(changed))
+        assert (ours.code, swarmkeep_verify.CUT_OFF in ours.out) == (1, True)
     for more in (b"\0", b"PK\x05\x06" + bytes(18)):
         changed.write_bytes(content + more)
         assert check(changed).returncode == 1
