@@ -64,10 +64,10 @@ test-all:  ## run the long ones, too: whole processes, the documents, the page
 	@$(MAKE) --no-print-directory test ALL=1
 
 test-llm: $(STAMPS)/llm  ## run the tests that need the small real model
-	$(BIN)/python -m pytest -m llm tests/llm $(ARGS)
+	$(BIN)/python -m pytest --timeout 0 -m llm tests/llm $(ARGS)
 
 chaos: $(STAMPS)/dev  ## run the long crash tests, and print their report (REPORT=docs/running.md writes it there)
-	CHAOS_REPORT='$(REPORT)' $(BIN)/python -m pytest -m chaos $(ARGS)
+	CHAOS_REPORT='$(REPORT)' $(BIN)/python -m pytest --timeout 0 -m chaos $(ARGS)
 
 screenshots: $(STAMPS)/dev  ## take the pictures of the page and of the demo anew (docs/images), in a Chromium
 	SWARMKEEP_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/web/test_screenshots.py tests/cli/commands/test_demo_picture.py $(ARGS)

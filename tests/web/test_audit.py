@@ -82,7 +82,7 @@ def test_log_is_checked_against_noted_hash(
     expect(window.page.locator(".badge")).to_have_text(f"Verified: {last['seq']} events")
     choose(window, "Copy SEQ:HASH of the end")
     expect(window.page.locator("[aria-live=polite]")).to_contain_text("SEQ:HASH is copied")
-    noted = window.evaluate("() => navigator.clipboard.readText()")
+    noted = window.read_clipboard()
     assert noted == f"{last['seq']}:{last['hash']}"
     choose(window, "Check against an earlier head")
     panel = window.page.get_by_role("region", name="Check against earlier heads")

@@ -176,7 +176,7 @@ def test_session_exports_in_every_form(window: Window, talk: str, api: Api, tmp_
     check_accessibility(window)
     window.page.get_by_role("button", name="Copy a link to this").click()
     expect(window.page.locator("[aria-live=polite]")).to_contain_text("The link is copied")
-    assert window.evaluate("() => navigator.clipboard.readText()") == f"{window.url}/#/timeline/{talk}?at={answer}"
+    assert window.read_clipboard() == f"{window.url}/#/timeline/{talk}?at={answer}"
     window.open_chat(talk)
     window.evaluate("() => { window.print = () => { document.title = 'on paper'; }; }")
     window.page.get_by_role("button", name="Export").click()

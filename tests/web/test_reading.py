@@ -81,7 +81,7 @@ def test_code_is_copied(window: Window, model: ScriptedModel) -> None:
     expect(copy).to_have_css("opacity", "1")
     copy.press("Enter")
     expect(window.answers.get_by_role("button", name="Copied")).to_be_visible()
-    assert window.evaluate("() => navigator.clipboard.readText()") == "for x in y:\n    print(x)\n"
+    assert window.read_clipboard() == "for x in y:\n    print(x)\n"
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -507,5 +507,5 @@ def test_answer_is_copied_as_it_was_written(window: Window, api: Api, model: Scr
     expect(copy).to_have_css("opacity", "1")
     copy.press("Enter")
     expect(window.log.get_by_role("button", name="Copied")).to_be_visible()
-    assert window.evaluate("() => navigator.clipboard.readText()") == "It is **done**.\n\n- one\n- two"
+    assert window.read_clipboard() == "It is **done**.\n\n- one\n- two"
     expect(copy).to_be_visible()

@@ -299,8 +299,7 @@ def test_the_exact_request_as_a_command(window: Window, talk: tuple[str, Api]) -
     window.detail.get_by_text("Exact request to the model").click()
     window.detail.get_by_text("As a curl command").click()
     window.detail.locator(".request > .row").get_by_role("button", name="Copy").click()
-    window.page.wait_for_function("async () => (await navigator.clipboard.readText()).startsWith('{')")
-    body = window.evaluate("() => navigator.clipboard.readText()")
+    body = window.read_clipboard("{")
     answered = api.client.get(f"sessions/{session}/events/{second}/request")
     assert body == answered.text
     command = window.detail.locator(".request details pre").inner_text()

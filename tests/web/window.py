@@ -131,6 +131,17 @@ class Window:
     def evaluate(self, script: str, argument: Any = None) -> Any:
         return self.page.evaluate(script, argument)
 
+    def read_clipboard(self, start: str = "") -> str:
+        """What was copied, once it begins so. A read that the browser leaves open, and nothing ends, is begun anew."""
+        read = self.page.wait_for_function(
+            """(start) => Promise.race([
+              navigator.clipboard.readText().then((text) => text.startsWith(start) && { text }),
+              new Promise((resolve) => { setTimeout(resolve, 1000); }),
+            ])""",
+            arg=start,
+        )
+        return str(read.json_value()["text"])
+
 
 class Api:
     """The server beside the page: what is really there."""

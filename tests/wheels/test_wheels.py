@@ -21,7 +21,8 @@ from tests.support.processes import ServerProcess
 from tests.support.source import PACKAGES, ROOT
 from tests.wheels.environments import Environment, find_newest_python, run_with_index
 
-pytestmark = pytest.mark.long
+# What comes over a network has a guard of its own.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(0)]
 
 EXTRAS = ("postgres", "signing", "archive", "mcp", "otel")
 LOWEST = (
