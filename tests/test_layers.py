@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 import swarmkeep
 from swarmkeep.store.schema import upgrade
-from tests.support.processes import clean_environment
+from tests.support.processes import clean_environment, free_port
 from tests.support.source import (
     PACKAGES,
     ROOT,
@@ -229,6 +229,22 @@ def test_folders_are_all_in_short_run(request: pytest.FixtureRequest) -> None:
     # as long as all the rest of a folder.
     chosen = {item.path.relative_to(ROOT / "tests").parts[0] for item in request.session.items}
     assert folders - chosen <= {"llm", "wheels", "chaos"}
+
+
+def test_server_command_needs_no_database() -> None:
+    program = """
+import sys
+from swarmkeep.cli.app import main
+try:
+    main()
+except SystemExit as end:
+    said = end.code
+heavy = {"alembic", "litestar", "openai", "sqlalchemy", "uvicorn"} & set(sys.modules)
+sys.exit(f"loaded: {sorted(heavy)}" if heavy else 0 if said and "swarmkeep_client" in sys.modules else "asked nobody")
+"""
+    command = [sys.executable, "-c", program, "sessions", "list", "--url", f"http://127.0.0.1:{free_port()}"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_sqlite_file_command_is_light(tmp_path: Path) -> None:

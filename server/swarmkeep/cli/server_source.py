@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 from urllib.request import Request, urlopen
 
 import msgspec
@@ -35,10 +35,13 @@ from swarmkeep.events.codec import Json, encode
 from swarmkeep.events.facts import EventView, RecordedEvent
 from swarmkeep.events.records import UsageQuery
 from swarmkeep.events.run_table import FiguresQuery, RunQuery
-from swarmkeep.history.checkpoints import CheckpointHead
-from swarmkeep.history.recordings import RecordedSession, read_recorded_sessions, split_lines
-from swarmkeep.store.index import ActiveStatus
 from swarmkeep.store.records import SessionOrder
+
+# SQLAlchemy would be a third of the time of a command that only asks a server.
+if TYPE_CHECKING:
+    from swarmkeep.history.checkpoints import CheckpointHead
+    from swarmkeep.history.recordings import RecordedSession
+    from swarmkeep.store.index import ActiveStatus
 
 # How often a server that does not answer is tried again: one that was never there, and one that was a moment ago.
 RETRIES = 2
@@ -234,6 +237,8 @@ class ServerSource:
         return self._client.audit.verify(head=head)
 
     def heads(self) -> Iterator[CheckpointHead]:
+        from swarmkeep.history.checkpoints import CheckpointHead
+
         for session in self._client.sessions.list(children=True):
             yield CheckpointHead(tenant=None, session_id=session.id, seq=session.seq, hash=session.hash)
         head = self._client.audit.verify().head
@@ -275,6 +280,8 @@ class ServerSource:
         return self._client.export(ids, agent=agent, status=status, metadata=metadata)
 
     def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:
+        from swarmkeep.history.recordings import read_recorded_sessions, split_lines
+
         return read_recorded_sessions(split_lines(self._client.export(ids)))
 
     def transcript(self, session_id: str, form: DocumentForm) -> Iterator[bytes]:
