@@ -18,6 +18,7 @@ REVISIONS = (
     "0025",
     "0026",
     "0027",
+    "0028",
 )
 """Every revision, oldest first: known without loading Alembic, which takes a second."""
 

@@ -121,6 +121,32 @@ def test_inbox_lists_matters_needing_attention(
         expect(window.answers.last).to_have_text("Done.")
 
 
+def test_inbox_begins_with_those_that_wait_for_longest(
+    windows: Callable[..., Window], fresh_desk: ServerProcess
+) -> None:
+    """Also where more wait than the page looks at: here five pages of one."""
+    window = windows(fresh_desk.url)
+    window.page.route(
+        re.compile(r"/v1/sessions\?limit=200&"),
+        lambda route: route.continue_(url=route.request.url.replace("limit=200", "limit=1")),
+    )
+    with Api(fresh_desk.url) as api:
+        for number in range(7):
+            session = api.session(id=f"case-{number}", metadata={"customer": f"No. {number}"})
+            api.post(f"sessions/{session}/takeover")
+        # In another order than they were made.
+        longest = (3, 6, 0, 5, 1, 4, 2)
+        for number in longest:
+            api.run(f"case-{number}", "Is anybody there?")
+        window.open("#/inbox")
+        names = window.page.locator(".case-item .session-name")
+        expect(names).to_have_text([f"No. {number}" for number in longest[:5]])
+        expect(window.page.get_by_role("link", name="Waiting 5+")).to_be_visible()
+        # What is done makes room for the next one.
+        api.post("sessions/case-3/answer", {"content": "I am."})
+        expect(names).to_have_text([f"No. {number}" for number in longest[1:6]])
+
+
 def test_inbox_tells_when_server_is_away(
     windows: Callable[..., Window], fresh_desk: ServerProcess, model: ScriptedModel
 ) -> None:

@@ -137,8 +137,8 @@ LastRun = Annotated[
     typer.Option("--last-run", help="Only those without an active run whose last run ended like this."),
 ]
 ListOrder = Annotated[
-    Literal["created", "activity"] | None,
-    typer.Option("--order", help="Newest first, or latest activity first."),
+    Literal["created", "activity", "oldest_activity"] | None,
+    typer.Option("--order", help="Newest first, or latest activity first, or last."),
 ]
 ActiveAgent = Annotated[
     str | None,

@@ -42,6 +42,7 @@ from swarmkeep.store.tables import (
     IS_DAMAGED,
     IS_FIRST,
     IS_RATED,
+    IS_WAITING,
     Verbatim,
     as_bytes,
     database_now,
@@ -53,7 +54,7 @@ from swarmkeep.store.tables import (
     usage,
 )
 
-# Pages of sessions by filters, the latest first: by when they were made, or by what happened last in them.
+# Pages of sessions by filters: by when they were made, or by what happened last in them, the latest first or last.
 
 Place = tuple[str, str]
 """The time and id of a session: where it stands in the list."""
@@ -80,7 +81,8 @@ class SessionFilter(msgspec.Struct, frozen=True):
     """Top-level values: text as it is, others as their JSON."""
     order: SessionOrder = "created"
     """By their creation, or by what happened last in them: while a run is running that is its beginning. A session in
-    which something happens moves, so that pages by activity may show it twice or not at all."""
+    which something happens moves, so that pages by activity may show it twice or not at all. The latest comes first,
+    but for the order `oldest_activity`."""
     children: bool = True
     """Whether those are found, too, that agents began to ask others."""
     active_after: str | None = None
@@ -115,6 +117,7 @@ class _Range(msgspec.Struct, frozen=True):
     where: Any
     answers: frozenset[str] = frozenset()
     at_hand: tuple[Any, ...] = ()
+    ascending: bool = False
 
 
 def find_sessions(
@@ -133,10 +136,24 @@ def find_sessions(
     small = _find_small_range(connection, narrow, walk) if narrow else None
     if small is not None:
         return _make_page(_sort_by_activity(connection, wanted, small, before, walk), limit)
+    return _walk_range(connection, wanted, _make_range_by_activity(wanted), limit, before, walk)
+
+
+def _make_range_by_activity(wanted: SessionFilter) -> _Range:
     columns = sessions.c
-    is_listed = and_(_is_listed(wanted, columns), *_list_times(wanted, columns.active_at))
-    by_activity = _Range((columns.active_at, columns.id), is_listed, frozenset({"active"}), _AT_HAND)
-    return _walk_range(connection, wanted, by_activity, limit, before, walk)
+    place = (columns.active_at, columns.id)
+    where = and_(_is_listed(wanted, columns), *_list_times(wanted, columns.active_at))
+    if wanted.status == "waiting":
+        return _Range(place, and_(where, IS_WAITING), frozenset({"active", "status"}), _AT_HAND, _is_ascending(wanted))
+    return _Range(place, where, frozenset({"active"}), _AT_HAND, _is_ascending(wanted))
+
+
+def _is_ascending(wanted: SessionFilter) -> bool:
+    return wanted.order == "oldest_activity"
+
+
+def _is_behind(place: Any, before: Any, ascending: bool) -> Any:
+    return place > before if ascending else place < before
 
 
 def _sort_by_activity(
@@ -150,8 +167,9 @@ def _sort_by_activity(
     rows = connection.execute(
         select(columns.active_at, columns.id).where(columns.tenant == wanted.tenant, columns.id.in_(names))
     )
-    places: list[Place] = sorted(((at, name) for at, name in rows), reverse=True)
-    return [place for place in places if before is None or place < before]
+    ascending = _is_ascending(wanted)
+    places: list[Place] = sorted(((at, name) for at, name in rows), reverse=not ascending)
+    return [place for place in places if before is None or _is_behind(place, before, ascending)]
 
 
 def _sort(
@@ -159,7 +177,8 @@ def _sort(
 ) -> list[Place]:
     """The first of these sessions that match the filters, in the order of the list."""
     columns = sessions.c
-    at = columns.active_at if wanted.order == "activity" else columns.created_at
+    at = columns.created_at if wanted.order == "created" else columns.active_at
+    ascending = _is_ascending(wanted)
     places: list[Place] = []
     for part in split_parameters(names):
         mine = and_(_is_listed(wanted, columns), columns.id.in_(part))
@@ -167,9 +186,9 @@ def _sort(
         piece = select(at.label("at"), columns.id.label("id"), *some.at_hand).where(mine).subquery("walked")
         conditions = [condition for _, condition in _list_conditions(wanted, some)]
         if before is not None:
-            conditions.append(tuple_(*_WALKED_PLACE) < tuple_(*before))
-        places += _run(connection, _select_matching(piece, conditions, count))
-    return sorted(places, reverse=True)[:count]
+            conditions.append(_is_behind(tuple_(*_WALKED_PLACE), tuple_(*before), ascending))
+        places += _run(connection, _select_matching(piece, conditions, count, ascending))
+    return sorted(places, reverse=not ascending)[:count]
 
 
 def _walk_range(
@@ -181,7 +200,7 @@ def _walk_range(
     places: list[Place] = []
     for _ in range(walk.sessions_for_a_page // walk.sessions_at_once):
         piece = _select_places(walked, before, walk.sessions_at_once).add_columns(*walked.at_hand).subquery("walked")
-        places += _run(connection, _select_matching(piece, others, limit + 1 - len(places)))
+        places += _run(connection, _select_matching(piece, others, limit + 1 - len(places), walked.ascending))
         end = None if len(places) > limit else _find_end(connection, walked, before, walk)
         if end is None:
             return _make_page(places, limit)
@@ -320,14 +339,18 @@ def _select_places(walked: _Range, before: Place | None, count: int) -> Select[A
     at, name = walked.columns
     found = select(at.label("at"), name.label("id")).where(walked.where)
     if before is not None:
-        found = found.where(tuple_(at, name) < tuple_(*before))
+        found = found.where(_is_behind(tuple_(at, name), tuple_(*before), walked.ascending))
     # In plain words: of a parameter PostgreSQL would have to guess how few it means.
-    return found.order_by(at.desc(), name.desc()).limit(literal_column(str(count)))
+    return found.order_by(*_sort_by((at, name), walked.ascending)).limit(literal_column(str(count)))
 
 
-def _select_matching(piece: Any, conditions: Sequence[Any], count: int) -> Select[Any]:
+def _select_matching(piece: Any, conditions: Sequence[Any], count: int, ascending: bool) -> Select[Any]:
     found = select(*_WALKED_PLACE).select_from(piece).where(*conditions)
-    return found.order_by(*(column.desc() for column in _WALKED_PLACE)).limit(literal_column(str(count)))
+    return found.order_by(*_sort_by(_WALKED_PLACE, ascending)).limit(literal_column(str(count)))
+
+
+def _sort_by(place: Iterable[Any], ascending: bool) -> list[Any]:
+    return [column.asc() if ascending else column.desc() for column in place]
 
 
 def _find_end(connection: Connection, walked: _Range, before: Place | None, walk: Walk) -> Place | None:
@@ -417,7 +440,7 @@ class SqlSessionIndex(OnDatabase):
         include_context: bool = False,
         max_bytes: int = sys.maxsize,
     ) -> SessionPage:
-        """List the sessions that are wanted, the latest first.
+        """List the sessions that are wanted, in the order that is.
 
         Their context variables are read only with `include_context`. A page ends early once it has `max_bytes` of JSON.
         With `terms`, each session says where it has them.
@@ -475,8 +498,8 @@ def list_candidates(
     include_context: bool,
     max_bytes: int,
 ) -> tuple[list[_Found], str | None]:
-    """One page of a tenant's sessions, the latest first, and where the next begins; `before` is the last one's time and
-    id on the page before. If it is searched for words, each with where it may have them.
+    """One page of a tenant's sessions, and where the next begins; `before` is the last one's time and id on the page
+    before. If it is searched for words, each with where it may have them.
     """
     found = find_sessions(connection, wanted, limit=limit, before=before)
     shown, cut = _read_page(connection, wanted.tenant, found.places, include_context, max_bytes)

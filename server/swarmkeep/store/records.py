@@ -163,7 +163,7 @@ def is_full_page(page: Sequence[RecordedEvent], limit: int, max_bytes: int) -> b
     return len(page) >= limit or sum(len(event.payload.encode()) for event in page) >= max_bytes
 
 
-SessionOrder = Literal["created", "activity"]
+SessionOrder = Literal["created", "activity", "oldest_activity"]
 
 CountedStatus = Literal["running", "waiting"]
 CountedEnd = Literal["failed", "interrupted"]

@@ -174,6 +174,8 @@ metadata = MetaData(
 IS_RUNNING = text("status = 'running'")
 IS_DUE = text("due_at IS NOT NULL")
 IS_BUSY = text("status <> 'idle'")
+# The second part is always true. Statements that do not say it cannot take this index, whose order is not theirs.
+IS_WAITING = text("status = 'waiting' AND active_at >= ''")
 IS_FIRST = text("seq = 1")
 HAS_TROUBLE = text("last_run IN ('failed', 'interrupted')")
 IS_BEHIND = text("done < seq")
@@ -247,6 +249,8 @@ sessions = _make_tenant_table(
     Index("ix_sessions_busy_agent", "tenant", "agent", "status", "created_at", "id"),
     # Of the first both columns change only when a run begins or ends, as the status does, and not with every append.
     Index("ix_sessions_active", "tenant", "active_at", "id"),
+    # Of those that wait: the ones that do so for longest come first.
+    Index("ix_sessions_waiting", "tenant", "active_at", "id"),
     Index("ix_sessions_trouble", "tenant", "last_run", "created_at", "id"),
     Index("ix_sessions_damaged", "tenant", "created_at", "id"),
     Index("ix_sessions_assignee", "tenant", "assignee", "created_at", "id"),

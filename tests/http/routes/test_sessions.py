@@ -100,6 +100,7 @@ async def test_sessions_listed_by_activity_and_outcome(service: RunningServer, m
     await service.patch("/v1/sessions/third", {"metadata": {"title": "changed"}})
     assert await list_ids("order=created") == await list_ids("") == ["fourth", "third", "second", "first"]
     assert await list_ids("order=activity") == ["third", "first", "second", "fourth"]
+    assert await list_ids("order=oldest_activity") == ["fourth", "second", "first", "third"]
     assert await list_ids("last_run=failed") == await list_ids("last_run=failed&order=activity") == ["first"]
     assert await list_ids("last_run=completed&order=activity") == ["second"]
     counts = (await service.get("/v1/counts")).json()

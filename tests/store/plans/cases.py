@@ -83,6 +83,7 @@ class Case(msgspec.Struct, frozen=True):
 KEY = SessionKey(TENANT, "s000000001")
 MIDDLE = encode_cursor(("2026-01-01T06:00:00.000000Z", "s"))
 LATER = make_session_cursor(("2026-01-01T06:00:00.000000Z", "s"), "activity")
+LONGEST = make_session_cursor(("2026-01-01T06:00:00.000000Z", "s"), "oldest_activity")
 LEASES = {
     SessionKey(TENANT if number % 2 else "other", f"s{number:09d}"): Lease("another-server", 1) for number in range(250)
 }
@@ -160,6 +161,14 @@ LISTS: Mapping[str, Case] = {
     "by activity, of an agent": Case(_list(order="activity", agent=AGENT), **_WALKED, in_order=BY_PAGE),
     "by activity, of a rare agent": Case(_list(order="activity", agent=RARE_AGENT), **_WALKED),
     "by activity, of a few": Case(lambda store: _list_few(store), sorts=BY_SESSION, filters=BY_SESSION),
+    "waiting for longest": Case(_list(order="oldest_activity", status="waiting"), in_order=BY_PAGE),
+    "waiting for longest, a later page": Case(
+        _list(order="oldest_activity", status="waiting", cursor=LONGEST), in_order=BY_PAGE
+    ),
+    "waiting for longest, of an agent": Case(
+        _list(order="oldest_activity", status="waiting", agent=AGENT), **_WALKED, in_order=BY_PAGE
+    ),
+    "the oldest": Case(_list(order="oldest_activity"), in_order=BY_PAGE),
     "by activity, waiting and labelled": Case(
         _list(order="activity", status="waiting", metadata={"rare": "yes"}), **_WALKED
     ),

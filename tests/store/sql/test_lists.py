@@ -216,7 +216,7 @@ ENDS = (None, "completed", "failed", "interrupted", "cancelled")
 FILTERS += [
     SessionFilter(tenant=TENANT, agent=agent, status=status, last_run=end, metadata=metadata, order=order)  # type: ignore[arg-type]
     for agent, status, end, metadata, order in itertools.product(
-        (None, AGENTS[0]), (None, "idle"), ENDS[1:4], ({}, {"team": "a"}), get_args(SessionOrder)
+        (None, AGENTS[0]), (None, "idle", "waiting"), ENDS[1:4], ({}, {"team": "a"}), get_args(SessionOrder)
     )
 ]
 BARE = {"head_seq": 1, "head_hash": b"", "updated_at": "", "view": "{}", "lease_epoch": 0}
@@ -260,7 +260,7 @@ def choose(made: list[dict[str, Any]], wanted: SessionFilter) -> list[Place]:
         and wanted.last_run in (None, session["last_run"])
         and wanted.metadata.items() <= session["metadata"].items()
     ]
-    return sorted(found, reverse=True)
+    return sorted(found, reverse=wanted.order != "oldest_activity")
 
 
 def describe(wanted: SessionFilter) -> str:
@@ -280,7 +280,8 @@ async def test_filter_combinations_find_matching_sessions(
             yield page
             if page.after is None:
                 return
-            assert before is None or page.after < before, "the cursor goes on"
+            is_ascending = wanted.order == "oldest_activity"
+            assert before is None or (page.after > before) == is_ascending, "the cursor goes on"
             before = page.after
 
     def check(connection: Any) -> None:

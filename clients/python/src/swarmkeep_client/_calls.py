@@ -71,7 +71,7 @@ T = TypeVar("T")
 Input = str | Sequence[Message]
 EventTypes = str | Sequence[str] | None
 Included = Literal["context_variables"]
-SessionOrder = Literal["created", "activity"]
+SessionOrder = Literal["created", "activity", "oldest_activity"]
 FileFormat: TypeAlias = Literal[
     "auto", "export", "chat", "swarm", "assistants", "conversations", "chatgpt", "open-webui", "librechat", "sharegpt",
     "agents-sdk", "adk", "langgraph",

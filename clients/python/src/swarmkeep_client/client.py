@@ -255,8 +255,9 @@ class Sessions:
     ) -> Iterator[Session]:
         """Sessions, newest first, fetched page by page as they are needed. `metadata` names keys and their values.
 
-        `order="activity"`: those first in which something happened last. `last_run` is how the last run ended. They
-        have `context_variables` if `include` asks for them. With `children` also those that agents began to ask others.
+        `order="activity"`: those first in which something happened last, `order="oldest_activity"`: those last, such as
+        those that wait for longest (`status="waiting"`). `last_run` is how the last run ended. They have
+        `context_variables` if `include` asks for them. With `children` also those that agents began to ask others.
         `active_after` and `active_before` are times (RFC 3339), of what happened last. `q`: words, of which one
         message, or id and metadata, have to begin words with all; `matches` say where. `damaged`: only those that were
         set aside, or with False the others. `assignee`: only those that this person or queue looks after, or with

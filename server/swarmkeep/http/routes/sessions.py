@@ -185,8 +185,9 @@ async def list_sessions(
     order: Annotated[
         SessionOrder | None,
         QueryParameter(
-            description="`created`: newest first; `activity`: latest activity first, the default with `q`. Activity "
-            "moves a session in this order, so pages may have it twice or not at all. A cursor belongs to its order."
+            description="`created`: newest first; `activity`: latest activity first, the default with `q`; "
+            "`oldest_activity`: with `status=waiting` those first that wait for longest. Activity moves a session in "
+            "these orders, so pages may have it twice or not at all. A cursor belongs to its order."
         ),
     ] = None,
     include: Annotated[

@@ -6,8 +6,14 @@ import { get, patch, segment, sessionPath } from "./api.js";
 import { text } from "./text.js";
 import { sessionTitle } from "./session.js";
 
-const CARES = ["waiting", "failed", "interrupted", "damaged"];
-// The server gives the newest first, and those that wait longest matter most.
+// What the server is asked for. Of those that wait all may be too many: the ones that do so for longest come first.
+const ASKED = {
+  waiting: { status: "waiting", order: "oldest_activity" },
+  failed: { last_run: "failed" },
+  interrupted: { last_run: "interrupted" },
+  damaged: { damaged: "true" },
+};
+const CARES = Object.keys(ASKED);
 const CARE_PAGE = 200;
 const CARE_PAGES = 5;
 const LOOK_MS = 2_000;
@@ -84,7 +90,8 @@ export class Inbox {
       const found = await Promise.all(there.map((care) => this.read(care)));
       if (turn !== this.turn || !this.wanted) return;
       this.more = Object.fromEntries(there.map((care, index) => [care, found[index].more]));
-      this.items = found.flatMap(({ items }) => items).sort(byUrgency);
+      // One that changed meanwhile may have been read twice.
+      this.items = [...new Map(found.flatMap(({ items }) => items).map((item) => [item.session.id, item])).values()].sort(byUrgency);
       this.error = null;
       this.tell();
     } catch (error) {
@@ -105,7 +112,7 @@ export class Inbox {
     const items = [];
     let cursor = null;
     for (let page = 0; page < CARE_PAGES; page += 1) {
-      const query = new URLSearchParams({ limit: String(CARE_PAGE), ...(care === "damaged" ? { damaged: "true" } : care === "waiting" ? { status: care } : { last_run: care }), ...(cursor && { cursor }) });
+      const query = new URLSearchParams({ limit: String(CARE_PAGE), ...ASKED[care], ...(cursor && { cursor }) });
       const found = await get(`sessions?${query}`);
       for (const session of found.data) if (careOf(session) === care) items.push({ session, care, seen: await this.isSeen(session, care) });
       cursor = found.next_cursor;
