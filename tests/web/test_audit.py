@@ -218,7 +218,9 @@ def test_redaction_is_previewed_and_audited(window: Window, talk: str, api: Api,
     badge = window.page.locator(".badge")
     expect(badge).to_contain_text(re.compile(r"^Verified: \d+ entries$"))
     check_accessibility(window)
-    window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    for width in (768, 390, 320):
+        window.page.set_viewport_size({"width": width, "height": 844})
+        window.check_tables()
     check_accessibility(window)
     with closing(sqlite3.connect(server.database_url.removeprefix("sqlite:///"))) as database, database:
         assert database.execute("UPDATE trail SET actor = 'somebody else' WHERE seq = 1").rowcount == 1

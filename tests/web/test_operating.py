@@ -352,6 +352,7 @@ def test_webhook_is_tested_from_page(
     check_accessibility(window)
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     window.wait_until_it_fits()
+    window.check_tables()
     expect(page.get_by_role("link", name="Webhooks")).to_be_visible()
     check_accessibility(window)
     # What was not delivered is listed, and sent again.
@@ -367,7 +368,7 @@ def test_webhook_is_tested_from_page(
         expect(left).to_contain_text("the answer was 503")
         check_accessibility(window)
         receiver.answer = taking  # type: ignore[method-assign]
-        left.get_by_role("button", name=re.compile("^Send left #")).press("Enter")
+        left.get_by_role("button", name=re.compile("^Send again: left #")).press("Enter")
         expect(left.get_by_role("status")).to_have_text("It is sent again.")
         while api.get(deliveries)["data"]:
             pass

@@ -22,13 +22,17 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def office(_scripted: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server with two answers of two agents, and a run that failed."""
+    """A server with answers of two agents, one of them with much in it, and a run that failed."""
     with serve(tmp_path_factory.mktemp("office"), _scripted) as running, Api(running.url) as api:
         for agent in ("Front Desk", "Sales"):
             _scripted.say("Well.", usage=USAGE)
             api.run(api.session(agent=agent), "hello")
         _scripted.fail(401)
         api.run(api.session(agent="Front Desk"), "hello")
+        _scripted.say(
+            "Well.", usage={"prompt_tokens": 123_456_789, "completion_tokens": 9, "total_tokens": 123_456_798}
+        )
+        api.run(api.session(id="long-" * 25), "hello")
         yield running
 
 
@@ -88,6 +92,30 @@ def test_runs_are_filtered_sorted_and_downloaded(window: Window, history: Api) -
         assert len(content) == lines
         assert "Sales" in content[-1]
     assert json.loads(content[0])["total_tokens"] == 1000
+
+
+COLUMNS = "session agent model status stop latency first tokens cost errors waited calls tools prompt completion"
+
+
+@pytest.mark.parametrize("columns", ["", f"?cols={COLUMNS.replace(' ', '.')}"], ids=("usual", "all"))
+@pytest.mark.parametrize("width", [320, 390, 768, 1000, 1280, 1440])
+def test_columns_fit(window: Window, width: int, columns: str) -> None:
+    """No number is cut, and nothing is beside the window, however much is chosen and however long a name is."""
+    page = window.page
+    page.set_viewport_size({"width": width, "height": 900})
+    window.open(f"#/runs{columns}")
+    row = page.get_by_role("region", name="Runs").get_by_role("row").filter(has_text="long-long")
+    expect(row).to_contain_text("123,456,798")
+    window.check_tables()
+    is_table = width >= 1280 and not columns
+    expect(page.get_by_role("columnheader", name="Tokens", exact=True)).to_be_visible(visible=is_table)
+    # A card says what its figures are.
+    if not is_table:
+        expect(row.locator("[data-name='Tokens']")).to_have_text("123,456,798")
+    # What was a card is a table again where there is room.
+    page.set_viewport_size({"width": 2600, "height": 900})
+    expect(page.get_by_role("columnheader", name="Tokens", exact=True)).to_be_visible()
+    window.check_tables()
 
 
 def test_percentiles_and_usage_lead_to_rows(window: Window) -> None:
@@ -178,4 +206,5 @@ def test_checker_finds_nothing_in_run_table(window: Window, theme: str, width: i
     expect(window.page.get_by_role("region", name="Percentiles").get_by_role("table")).to_be_visible()
     expect(window.page.get_by_role("region", name="Runs").locator("tbody tr").first).to_be_visible()
     window.wait_until_it_fits()
+    window.check_tables()
     check_accessibility(window)

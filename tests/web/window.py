@@ -19,6 +19,19 @@ PHONE = {"width": 390, "height": 844}
 expect.set_options(timeout=PATIENCE_MS)
 
 
+# What of tables is out of sight, or not all there, once they are laid out.
+CUT = """async () => {
+  for (const frame of [1, 2]) await new Promise(requestAnimationFrame);
+  return [...document.querySelectorAll(".wide")].filter((place) => place.checkVisibility()).flatMap((place) => {
+    const { right } = place.getBoundingClientRect();
+    const isCut = (cell) => cell.getBoundingClientRect().right > right + 1 || cell.scrollWidth > cell.clientWidth + 1;
+    const cells = [...place.querySelectorAll("th, td")].filter((cell) => cell.checkVisibility());
+    const cut = cells.filter(isCut).map(({ textContent }) => textContent);
+    return place.scrollWidth > place.clientWidth ? [place.getAttribute("aria-label"), ...cut] : cut;
+  });
+}"""
+
+
 class Window:
     """A window with a storage of its own. What should never happen in one is noted in `wrongs`."""
 
@@ -127,6 +140,10 @@ class Window:
     def wait_until_it_fits(self) -> None:
         """Wait until nothing is wider than the window. One of a new size is laid out a moment later."""
         self.page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+
+    def check_tables(self) -> None:
+        """Check that all cells of tables are in sight as a whole, without a way to the side."""
+        assert self.evaluate(CUT) == []
 
     def evaluate(self, script: str, argument: Any = None) -> Any:
         return self.page.evaluate(script, argument)

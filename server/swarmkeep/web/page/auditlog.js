@@ -1,7 +1,7 @@
 // The audit log: what was done to sessions and keys, by whom and why, the latest first, and whether it is whole.
 
 import { get, may, me } from "./api.js";
-import { button, clear, dayAndTime, h, icon } from "./dom.js";
+import { button, clear, dayAndTime, h, icon, wideTable } from "./dom.js";
 import { whoIs } from "./descriptions.js";
 import { HeadCheck } from "./checkpoint.js";
 import { hrefOf } from "./route.js";
@@ -27,7 +27,7 @@ export class AuditLog {
     this.node = h("section", { class: "audit scroll", "aria-label": text.audit.title },
       h("header", { class: "view-head" }, h("h1", { class: "view-title" }, text.audit.title), this.badge, h("span", { class: "grow" }), this.copy, button(viewText.check.open, { kind: "ghost", onclick: () => this.check.open() }), button(viewText.package.open, { kind: "ghost", onclick: () => this.openPackage() })),
       this.problems, this.check.node, this.package,
-      h("div", { class: "audit-table wide", tabindex: 0, role: "group", "aria-label": text.audit.title }, h("table", {}, h("thead", {}, h("tr", {}, auditText.columns.map((name) => h("th", { scope: "col" }, name)))), this.rows)),
+      wideTable(text.audit.title, "audit-table", auditText.columns, this.rows),
       this.note, this.earlier);
     this.open();
   }
@@ -132,7 +132,7 @@ export class AuditLog {
       h("td", {}, auditText.types[type] ?? type),
       h("td", { dir: "auto" }, data?.session_id && type !== "session.deleted" ? h("a", { href: hrefOf({ view: "timeline", id: about, at: data.seq ?? null }) }, about) : h("span", { title: data?.key_id }, String((data?.key_id && data.name) || about))),
       h("td", { dir: "auto", title: by }, whoIs(by) ?? ""),
-      h("td", { dir: "auto" }, data?.reason ?? "", rest.length ? h("details", {}, h("summary", {}, auditText.more), h("code", {}, JSON.stringify(Object.fromEntries(rest)))) : null));
+      h("td", { dir: "auto" }, data?.reason && h("span", {}, data.reason), rest.length ? h("details", {}, h("summary", {}, auditText.more), h("code", {}, JSON.stringify(Object.fromEntries(rest)))) : null));
     row.dataset.seq = seq;
     return row;
   }

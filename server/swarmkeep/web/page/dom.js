@@ -241,3 +241,23 @@ export class Disclosure {
 }
 
 const EDGE_PX = 8;
+
+// A table in its place. Where it is wider than that, each row is a card: what is in it, behind the names of the columns.
+// `head` are the names of the columns, or the cells above them; `parts` are the bodies.
+export function wideTable(label, kind, head, ...parts) {
+  const above = h("tr", {}, head.map((cell) => (typeof cell === "string" ? h("th", { scope: "col" }, cell) : cell)));
+  const table = h("table", {}, h("thead", {}, above), parts);
+  const edge = h("div");
+  const place = h("div", { class: `wide ${kind}`, tabindex: 0, role: "group", "aria-label": label }, edge, table);
+  const fit = () => {
+    place.classList.remove("cards");
+    if (place.scrollWidth <= place.clientWidth) return;
+    const names = [...above.cells].map((cell) => (cell.dataset.name ?? cell.textContent).trim());
+    for (const { cells } of table.rows) for (const [index, cell] of [...cells].entries()) cell.dataset.name = names[index];
+    place.classList.add("cards");
+  };
+  // Of the edge, whose height stays: what is measured changes that of the place.
+  new ResizeObserver(fit).observe(edge);
+  new MutationObserver(fit).observe(table, { childList: true, subtree: true });
+  return place;
+}

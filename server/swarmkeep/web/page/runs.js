@@ -1,7 +1,7 @@
 // The table of runs that are over, across sessions: what is chosen of it is in the address. Beside it, what is to be reviewed.
 
 import { get, getBlob, may, patch, post, sessionPath } from "./api.js";
-import { bdi, button, clear, dayAndTime, Disclosure, h, redraw } from "./dom.js";
+import { bdi, button, clear, dayAndTime, Disclosure, h, redraw, wideTable } from "./dom.js";
 import { hrefOf } from "./route.js";
 import { sessionTitle } from "./session.js";
 import { saveFile } from "./sessiontools.js";
@@ -34,7 +34,7 @@ const COLUMNS = {
   time: { sort: "created_at", cell: (run) => h("time", { datetime: run.created_at, title: dayAndTime(run.created_at) }, shortTime(run.created_at)) },
   session: { cell: (run) => h("a", { href: hrefOf({ view: "chat", id: run.session_id }), dir: "auto" }, run.session_id) },
   agent: { cell: (run) => bdi(run.agent) },
-  model: { cell: (run) => bdi(run.model ?? "") },
+  model: { cell: (run) => run.model && bdi(run.model) },
   status: { cell: (run) => h("span", { class: `run-status ${run.status}` }, text.status[run.status] ?? run.status) },
   stop: { cell: (run) => run.stop_reason ?? "" },
   latency: { sort: "latency_ms", figure: true, cell: (run) => milliseconds(run.latency_ms) },
@@ -226,9 +226,7 @@ export class RunsView {
       return h("th", { scope: "col", class: figure ? "figure" : null, "aria-sort": sorted ? "descending" : null }, sort ? h("button", { type: "button", class: "sort", onclick: () => this.app.choose({ sort: sort === "created_at" ? null : sort }) }, runText.names[name], sorted ? " ↓" : "") : runText.names[name]);
     };
     const focused = document.activeElement?.closest?.(".sort")?.textContent.replace(" ↓", "");
-    clear(this.table, h("div", { class: "wide run-table", tabindex: 0, role: "group", "aria-label": runText.list }, h("table", {},
-      h("thead", {}, h("tr", {}, h("td", {}), names.map(head), h("td", {}))),
-      h("tbody", {}, this.rows.map((run) => this.row(run, names))))));
+    clear(this.table, wideTable(runText.list, "run-table", [h("td"), ...names.map(head), h("td")], h("tbody", {}, this.rows.map((run) => this.row(run, names)))));
     if (focused) [...this.table.querySelectorAll(".sort")].find((one) => one.textContent.replace(" ↓", "") === focused)?.focus();
     return this.drawCheck();
   }
@@ -327,9 +325,8 @@ export class RunsView {
     const title = `${runText.by[by]}${isDay(this.choices.since) ? "" : `, ${runText.lastDays}`}`;
     const head = [runText.names[by] ?? viewText.usage.names.day, runText.runs, ...STATES.map((state) => text.status[state] ?? state), ...PERCENTS.map((percent) => runText.latencyOf(percent)), ...PERCENTS.map((percent) => runText.firstOf(percent)), runText.toolErrorsHead, runText.names.tokens];
     const figures = (row) => [count(row.runs), ...STATES.map((state) => count(row[state])), ...PERCENTS.map((percent) => milliseconds(row.latency_ms[percent])), ...PERCENTS.map((percent) => milliseconds(row.first_token_ms[percent])), count(row.tool_errors), count(row.total_tokens)];
-    return h("section", { "aria-label": runText.percentiles }, h("h2", {}, title), groups.length ? h("div", { class: "wide run-table", tabindex: 0, role: "group", "aria-label": title }, h("table", {},
-      h("thead", {}, h("tr", {}, head.map((name, index) => h("th", { scope: "col", class: index ? "figure" : null }, name)))),
-      h("tbody", {}, groups.map((row) => h("tr", {}, h("th", { scope: "row", dir: "auto" }, row[by] === null ? viewText.usage.noModel : h("a", { href: hrefOf({ view: "runs", choices: narrowed(row[by]) }) }, row[by])), figures(row).map((value) => h("td", { class: "figure" }, value))))))) : h("p", { class: "muted" }, runText.nothing));
+    return h("section", { "aria-label": runText.percentiles }, h("h2", {}, title), groups.length ? wideTable(title, "run-table", head.map((name, index) => h("th", { scope: "col", class: index ? "figure" : null }, name)),
+      h("tbody", {}, groups.map((row) => h("tr", {}, h("th", { scope: "row", dir: "auto" }, row[by] === null ? viewText.usage.noModel : h("a", { href: hrefOf({ view: "runs", choices: narrowed(row[by]) }) }, row[by])), figures(row).map((value) => h("td", { class: "figure" }, value)))))) : h("p", { class: "muted" }, runText.nothing));
   }
 
   // Sessions with an answer that people did not find good, and those whose last run failed, that are not reviewed since.

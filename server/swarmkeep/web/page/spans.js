@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { formatLength } from "./descriptions.js";
-import { clear, h, icon, lane, timeOf } from "./dom.js";
+import { clear, h, icon, lane, timeOf, wideTable } from "./dom.js";
 import { hrefOf } from "./route.js";
 import { text } from "./text.js";
 
@@ -385,17 +385,15 @@ export function runTable(run, session, as = null) {
   const cells = (...values) => values.map((value) => h("td", {}, value));
   const line = (span) => h("tr", {},
     h("th", { scope: "row" }, h("a", { href: hrefOf({ view: "timeline", id: session, at: span.seq, as }) }, `${text.runs.kinds[span.kind]} `, h("bdi", {}, span.name))),
-    cells(h("bdi", {}, span.agent ?? ""), spanStatus(span), formatLength(Math.max(span.from - run.begun, 0)), span.from === span.to ? "" : formatLength(lengthOfSpan(span, run)),
+    cells(span.agent ? h("bdi", {}, span.agent) : "", spanStatus(span), formatLength(Math.max(span.from - run.begun, 0)), span.from === span.to ? "" : formatLength(lengthOfSpan(span, run)),
       span.first ? formatLength(span.first) : "", number(span.tokens?.prompt), number(span.tokens?.cached), number(span.tokens?.completion), formatCost(costOf(span))));
   const parts = () => [
-    h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": text.runs.table(run.number) },
-      h("table", {},
-        h("thead", {}, h("tr", {}, columnNames.map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", {}, spans.slice(0, MOST_LINES).map(line)),
-        h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, text.runs.all),
-          cells("", text.status[run.status] ?? run.status, beganAt(run), formatLength(endOfRun(run) - run.begun), "", number(sum.prompt), number(sum.cached), number(sum.completion), costOfRun(run)))))),
+    wideTable(text.runs.table(run.number), "run-table", columnNames,
+      h("tbody", {}, spans.slice(0, MOST_LINES).map(line)),
+      h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, text.runs.all),
+        cells("", text.status[run.status] ?? run.status, beganAt(run), formatLength(endOfRun(run) - run.begun), "", number(sum.prompt), number(sum.cached), number(sum.completion), costOfRun(run))))),
     spans.length > MOST_LINES && h("p", { class: "muted" }, text.runs.more(spans.length - MOST_LINES))];
-  const node = h("div", { class: "run-table" }, parts());
+  const node = h("div", {}, parts());
   if (!priceTable) loadPrices().then(() => priceTable?.data.length && clear(node, parts()));
   return node;
 }

@@ -1,7 +1,7 @@
 // Usage by day, agent and model, as charts and tables.
 
 import { get } from "./api.js";
-import { bdi, clear, h, redraw } from "./dom.js";
+import { bdi, clear, h, redraw, wideTable } from "./dom.js";
 import { go, hrefOf } from "./route.js";
 import { text } from "./text.js";
 import { viewText } from "./viewtext.js";
@@ -236,9 +236,7 @@ export class UsageView {
     };
     const details = h("details", { class: "fold", open },
       h("summary", {}, usageText.table, h("span", { class: "unseen" }, ` ${usageText.by[group]}`)),
-      h("div", { class: "wide run-table", tabindex: 0, role: "group", "aria-label": usageText.by[group] }, h("table", {},
-        h("thead", {}, h("tr", {}, [usageText.names[group], ...usageText.columns, ...(this.currency ? [usageText.cost] : [])].map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", {}, this.rows[group].map((row) => h("tr", {}, head(row), cells(row)))))));
+      wideTable(usageText.by[group], "run-table", [usageText.names[group], ...usageText.columns, ...(this.currency ? [usageText.cost] : [])], h("tbody", {}, this.rows[group].map((row) => h("tr", {}, head(row), cells(row))))));
     details.dataset.group = group;
     return details;
   }

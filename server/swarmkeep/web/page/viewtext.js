@@ -164,7 +164,7 @@ export const viewText = {
     waits: "Waits for an earlier event of its session",
     triedAt: (when) => `Is tried again at ${when}`,
     again: "Send again",
-    againOf: (event) => `Send ${event} again`,
+    againOf: (event) => `Send again: ${event}`,
     sent: "It is sent again.",
     test: "Send a test message",
     testOf: (url) => `Send a test message to ${url}`,

@@ -1,7 +1,7 @@
 // The webhooks of the tenant: where events are sent, how that goes, a button that sends a test message, and what was not delivered.
 
 import { get, may, post, segment } from "./api.js";
-import { button, clear, dayAndTime, h } from "./dom.js";
+import { button, clear, dayAndTime, h, wideTable } from "./dom.js";
 import { hrefOf } from "./route.js";
 import { text } from "./text.js";
 import { viewText } from "./viewtext.js";
@@ -14,8 +14,8 @@ export class WebhooksView {
     this.app = app;
     this.rows = h("tbody");
     this.note = h("p", { class: "muted parting", role: "status" }, hookText.loading);
-    this.table = h("div", { class: "audit-table wide", tabindex: 0, role: "group", "aria-label": text.webhooks.title, hidden: true },
-      h("table", {}, h("thead", {}, h("tr", {}, hookText.columns.map((name) => h("th", { scope: "col" }, name)))), this.rows));
+    this.table = wideTable(text.webhooks.title, "audit-table", hookText.columns, this.rows);
+    this.table.hidden = true;
     this.left = h("section", { "aria-label": hookText.left, hidden: true });
     this.node = h("section", { class: "audit scroll", "aria-label": text.webhooks.title },
       h("header", { class: "view-head" }, h("h1", { class: "view-title" }, text.webhooks.title)),
@@ -53,8 +53,7 @@ export class WebhooksView {
     const rows = pages.flatMap(({ data }, index) => data.map((delivery) => this.leftRow(hooks[index], delivery)));
     this.left.hidden = !rows.length;
     clear(this.left, h("h2", { class: "parting" }, hookText.left),
-      h("div", { class: "audit-table wide", tabindex: 0, role: "group", "aria-label": hookText.left },
-        h("table", {}, h("thead", {}, h("tr", {}, hookText.leftColumns.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows))),
+      wideTable(hookText.left, "audit-table", hookText.leftColumns, h("tbody", {}, rows)),
       pages.some(({ next_cursor: next }) => next) && h("p", { class: "muted parting" }, hookText.leftMore(MOST_LEFT)));
   }
 
