@@ -141,3 +141,28 @@ def test_asked_agents_are_nested_in_the_waterfall(
     window.detail.get_by_role("link", name="Its timeline").click()
     expect(window.rows.first).to_contain_text("Session created")
     assert window.session_id != above
+
+
+def test_long_session_of_asked_agent_says_what_is_left_out(window: Window, model: ScriptedModel, api: Api) -> None:
+    above = api.session(agent="Counter")
+    model.call("ask_front", {"input": "Weather everywhere?"}, id="c1")
+    model.calls([("get_weather", {"city": f"City {number}"}, f"w{number}") for number in range(110)])
+    model.say("Sunny everywhere.")
+    model.say("It is sunny.")
+    api.run(above, "How is it everywhere?")
+    asked = next(event["data"]["session_id"] for event in api.events(above) if event["type"] == "tool.started")
+    left = len(api.events(asked)) - 200
+    assert left > 0
+    window.open(f"#/timeline/{above}?as=waterfall")
+    within = window.page.locator('.row-line[aria-level="3"]')
+    expect(within.first).to_contain_text(f"Earlier{left} events: see its timeline")
+    within.first.click()
+    window.detail.get_by_role("link", name="Its timeline").click()
+    expect(window.page).to_have_url(re.compile(f"#/timeline/{asked}[?]at={left + 1}"))
+    expect(window.rows.and_(window.page.locator("[aria-selected=true]"))).to_have_count(1)
+    window.open_chat(above)
+    window.calls.first.locator("summary").first.click()
+    window.calls.first.get_by_text("What was said there").click()
+    expect(window.calls.first).to_contain_text("The last 200 events of it")
+    window.calls.first.get_by_role("link", name="The session of the agent that is asked").click()
+    expect(window.log).to_contain_text("Weather everywhere?")

@@ -3,6 +3,7 @@
 import { get, sessionPath } from "./api.js";
 import { readEnd } from "./session.js";
 import { Runs, sortedSpans } from "./spans.js";
+import { viewText } from "./viewtext.js";
 
 // So many are unfolded by themselves.
 const MOST_UNFOLDED = 10;
@@ -55,9 +56,11 @@ export class Below {
   async load(id, version, known) {
     this.loaded.set(id, { runs: [], events: [], ...known, version });
     try {
-      const events = await readEnd(await get(sessionPath(id)));
+      const session = await get(sessionPath(id));
+      const events = await readEnd(session);
       const runs = new Runs();
       events.forEach((event) => runs.take(event));
+      if (events[0].seq > 1) runs.list[0].spans.push(spanBefore(events[0], session));
       this.loaded.set(id, { version, events, runs: runs.list });
       this.onChange();
     } catch {
@@ -65,6 +68,9 @@ export class Below {
     }
   }
 }
+
+// What stands for the events before the `first` that is here.
+const spanBefore = ({ seq, at }, { created_at: from }) => ({ kind: "earlier", name: viewText.spans.earlier(seq - 1), status: "ok", agent: null, from: Date.parse(from), to: Date.parse(at), start: seq, seq });
 
 // Whether it was folded outlives that it is drawn again.
 const keyOf = ({ session, start }) => `${session} ${start}`;

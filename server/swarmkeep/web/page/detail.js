@@ -188,7 +188,7 @@ export class Detail {
       facts(event, events, after),
       readable(event, this.id, sides !== null),
       changesNode(before, after.context),
-      run && makeFold(text.runs.table(run.number), () => runTable(run, this.id, as), { open: wasOpen, kind: "of-run" }),
+      run && makeFold(viewText.spans.table(run.number), () => runTable(run, this.id, as), { open: wasOpen, kind: "of-run" }),
       this.request(event),
       stateNode(after),
       makeFold(t.raw, () => code(JSON.stringify(event, null, 2))));

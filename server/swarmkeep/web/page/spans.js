@@ -5,6 +5,7 @@ import { formatLength } from "./descriptions.js";
 import { clear, h, icon, lane, timeOf, wideTable } from "./dom.js";
 import { hrefOf } from "./route.js";
 import { text } from "./text.js";
+import { viewText } from "./viewtext.js";
 
 // What model calls cost, by the server's table of prices: as it reckons itself, so that each call can be told its own.
 
@@ -306,7 +307,7 @@ function timeSegments(run, end) {
 
 // The rows of runs: a head with what a run took, and a bar for each thing that took time in it.
 
-const runText = text.runs;
+const runText = viewText.spans;
 const NARROWEST_BAR = 0.4;
 
 export function headRow(run, folded) {
@@ -374,7 +375,7 @@ const beganAt = (run) => timeOf(new Date(run.begun));
 
 // A run as a table: the same as its bars, for those who want figures, or do not see.
 
-const columnNames = text.runs.columns;
+const columnNames = runText.columns;
 // Of a run that went on and on, the first ones.
 const MOST_LINES = 500;
 
@@ -384,15 +385,15 @@ export function runTable(run, session, as = null) {
   const number = (count) => (count ? count.toLocaleString("en") : "");
   const cells = (...values) => values.map((value) => h("td", {}, value));
   const line = (span) => h("tr", {},
-    h("th", { scope: "row" }, h("a", { href: hrefOf({ view: "timeline", id: session, at: span.seq, as }) }, `${text.runs.kinds[span.kind]} `, h("bdi", {}, span.name))),
+    h("th", { scope: "row" }, h("a", { href: hrefOf({ view: "timeline", id: session, at: span.seq, as }) }, `${runText.kinds[span.kind]} `, h("bdi", {}, span.name))),
     cells(span.agent ? h("bdi", {}, span.agent) : "", spanStatus(span), formatLength(Math.max(span.from - run.begun, 0)), span.from === span.to ? "" : formatLength(lengthOfSpan(span, run)),
       span.first ? formatLength(span.first) : "", number(span.tokens?.prompt), number(span.tokens?.cached), number(span.tokens?.completion), formatCost(costOf(span))));
   const parts = () => [
-    wideTable(text.runs.table(run.number), "run-table", columnNames,
+    wideTable(runText.table(run.number), "run-table", columnNames,
       h("tbody", {}, spans.slice(0, MOST_LINES).map(line)),
-      h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, text.runs.all),
+      h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, runText.all),
         cells("", text.status[run.status] ?? run.status, beganAt(run), formatLength(endOfRun(run) - run.begun), "", number(sum.prompt), number(sum.cached), number(sum.completion), costOfRun(run))))),
-    spans.length > MOST_LINES && h("p", { class: "muted" }, text.runs.more(spans.length - MOST_LINES))];
+    spans.length > MOST_LINES && h("p", { class: "muted" }, runText.more(spans.length - MOST_LINES))];
   const node = h("div", {}, parts());
   if (!priceTable) loadPrices().then(() => priceTable?.data.length && clear(node, parts()));
   return node;

@@ -47,10 +47,10 @@ class Player {
     this.on = { step: onStep, stop: onStop, follow: onFollow };
     this.follows = false;
     this.timer = null;
-    this.start = button(text.player.play, { icon: "play", kind: "ghost", quiet: true, onclick: () => (this.plays ? this.stop() : this.play()) });
-    this.speed = h("select", { class: "field speed", "aria-label": text.player.speed, onchange: () => this.plays && this.play() },
-      PLAY_SPEEDS.map((count) => h("option", { value: String(count) }, text.player.perSecond(count))));
-    this.follow = button(text.player.follow, { kind: "small follow", "aria-pressed": "false", onclick: () => this.setFollowing(!this.follows) });
+    this.start = button(viewText.player.play, { icon: "play", kind: "ghost", quiet: true, onclick: () => (this.plays ? this.stop() : this.play()) });
+    this.speed = h("select", { class: "field speed", "aria-label": viewText.player.speed, onchange: () => this.plays && this.play() },
+      PLAY_SPEEDS.map((count) => h("option", { value: String(count) }, viewText.player.perSecond(count))));
+    this.follow = button(viewText.player.follow, { kind: "small follow", "aria-pressed": "false", onclick: () => this.setFollowing(!this.follows) });
     this.node = h("div", { class: "player" }, this.start, this.speed, this.follow);
   }
 
@@ -62,14 +62,14 @@ class Player {
     clearInterval(this.timer);
     this.setFollowing(false);
     this.timer = setInterval(() => this.on.step() || this.stop(), 1000 / Number(this.speed.value));
-    this.show("stop", text.player.pause);
+    this.show("stop", viewText.player.pause);
   }
 
   stop() {
     if (!this.plays) return;
     clearInterval(this.timer);
     this.timer = null;
-    this.show("play", text.player.play);
+    this.show("play", viewText.player.play);
     this.on.stop();
   }
 
@@ -249,7 +249,7 @@ export class Timeline {
     this.grouping = new Grouping(this.below);
     this.ticks = new Ticks();
     this.player = new Player({ onStep: () => this.step(1, { quiet: true, plays: true }), onStop: () => this.keepRoute(), onFollow: (yes) => yes && this.feed.last && this.choose(this.feed.last, { follows: true }) });
-    this.shapes = h("div", { class: "segments", role: "group", "aria-label": text.runs.shape }, SHAPES.map((shape) => button(text.runs.shapes[shape], { kind: "small", "aria-pressed": String(shape === this.shape), onclick: () => this.reshape(shape) })));
+    this.shapes = h("div", { class: "segments", role: "group", "aria-label": viewText.spans.shape }, SHAPES.map((shape) => button(viewText.spans.shapes[shape], { kind: "small", "aria-pressed": String(shape === this.shape), onclick: () => this.reshape(shape) })));
     this.failures = button("", { kind: "small failures", hidden: true, "aria-pressed": "false", onclick: () => this.toggleFailures() });
     this.rows.become(this.shape !== "list");
     this.detail = new Detail(this.app, this.session);
@@ -367,7 +367,7 @@ export class Timeline {
     showLegend(this.legend, this.agents);
     this.ticks.show(feed.last);
     this.failures.hidden = !this.ticks.failures && this.kind.value !== "bad";
-    this.failures.lastChild.textContent = text.runs.failures(this.ticks.failures);
+    this.failures.lastChild.textContent = viewText.spans.failures(this.ticks.failures);
     this.failures.setAttribute("aria-pressed", String(this.kind.value === "bad"));
     // Until all events are there, a tree would be built again with each frame.
     if (this.shape === "list" || feed.complete) this.grouping.build(this.shape, { shown: this.shown, events: feed.events, runs: this.runs, kind: this.kind.value, words: this.sought });
