@@ -177,6 +177,18 @@ def test_pasted_and_dropped_files_are_attached(window: Window, model: ScriptedMo
     assert [part["image_url"]["url"] for part in last_parts(model)] == [make_data_url(make_square(90))]
 
 
+def test_answers_of_people_are_without_files(window: Window, api: Api) -> None:
+    """What a model would be sent as its own words can have none."""
+    session = api.session(agent="Front Desk")
+    api.post(f"sessions/{session}/takeover")
+    window.open_chat(session)
+    expect(window.page.get_by_role("textbox", name="Answer")).to_be_visible()
+    expect(window.page.get_by_role("button", name="Attach files")).to_be_hidden()
+    window.log.dispatch_event("drop", {"dataTransfer": carry(window, "image.png", "image/png", PICTURE)})
+    expect(window.page.get_by_role("status").filter(has_text="an answer or a note is text")).to_be_visible()
+    expect(attached(window)).to_have_count(0)
+
+
 def test_pasted_words_stay_words(window: Window) -> None:
     window.open()
     expect(window.composer).to_be_focused()

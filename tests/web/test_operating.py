@@ -121,6 +121,17 @@ def test_inbox_lists_matters_needing_attention(
         expect(window.answers.last).to_have_text("Done.")
 
 
+def test_row_says_what_a_summary_leaves_out(
+    cleared_windows: Callable[..., Window], desk: ServerProcess, model: ScriptedModel
+) -> None:
+    with Api(desk.url) as api:
+        model.call("pay", {"account": 7, "amount": 250, "how": "cash"}, id="c1")
+        api.run(api.session(id="to-be-paid", agent="Till"), "Pay.")
+    window = cleared_windows(desk.url).open("#/inbox")
+    row = window.page.locator(".case-item").filter(has_text="Pay 250")
+    expect(row.locator(".inbox-why")).to_have_text("Pay 250 to account 7. account: 7, amount: 250, how: cash")
+
+
 def test_inbox_begins_with_those_that_wait_for_longest(
     windows: Callable[..., Window], fresh_desk: ServerProcess
 ) -> None:

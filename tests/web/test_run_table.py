@@ -138,7 +138,7 @@ def test_percentiles_and_usage_lead_to_rows(window: Window) -> None:
 
 def test_answer_is_rated_reviewed_and_made_a_case(window: Window, history: Api, model: ScriptedModel) -> None:
     page = window.page
-    session = history.session(id="rated", metadata={"title": "Rated"})
+    session = history.session(id="rated", metadata={"title": f"Rated {'long ' * 12}"})
     model.say("It is Tuesday.", usage=USAGE)
     history.run(session, "Which day is it?")
     window.open_chat(session)
@@ -166,6 +166,9 @@ def test_answer_is_rated_reviewed_and_made_a_case(window: Window, history: Api, 
     expect(entry).to_contain_text("1 answer not found good")
     expect(page.get_by_role("region", name="Runs")).to_contain_text("Last run failed")
     check_accessibility(window)
+    for width in (320, 390, 820):
+        page.set_viewport_size({"width": width, "height": 844})
+        expect(entry.get_by_role("button", name="Mark as reviewed")).to_be_in_viewport(ratio=1)
     entry.get_by_role("button", name="Mark as reviewed").press("Enter")
     expect(entry).to_have_count(0)
     page.reload()

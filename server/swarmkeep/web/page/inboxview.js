@@ -56,8 +56,9 @@ async function readCase({ session, care }, agents) {
 }
 
 function askedOf({ reason, name, arguments: input }, summary) {
-  const words = summary?.words ?? (inboxText.waits[reason] ?? inboxText.waits.result)(name);
-  return reason === "approval" && !summary?.isWhole ? `${words} ${brief(input)}`.trim() : words;
+  if (reason !== "approval") return (inboxText.waits[reason] ?? inboxText.waits.result)(name);
+  if (summary?.isWhole) return summary.words;
+  return `${summary ? `${summary.words}.` : inboxText.waits.approval(name)} ${brief(input)}`.trim();
 }
 
 const customerOf = ({ metadata }) => [metadata?.customer, metadata?.customer_name].find((name) => typeof name === "string" && name.trim());

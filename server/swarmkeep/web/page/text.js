@@ -178,7 +178,7 @@ export const text = {
     tooLarge: (most) => `it has more than ${sizeOf(most)}.`,
     tooLargeTogether: (most) => `together they would have more than ${sizeOf(most)}. Send some of them in another message.`,
     tooMany: (most) => `a message has up to ${plural(most, "file", "files")}.`,
-    onlyAsUser: "Only what is said as the customer can have files.",
+    onlyAsUser: "Models take files from customers only: an answer or a note is text. Put a link in it.",
   },
   file: {
     image_url: "picture",
