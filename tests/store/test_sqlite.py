@@ -186,6 +186,17 @@ async def test_commit_is_reported_despite_unemptied_log(
     assert [record.levelname for record in caplog.records if "write-ahead log" in record.message] == ["WARNING"]
 
 
+async def test_disk_without_room_for_a_turn_is_noticed_though_a_page_has_some(store: SqlStore) -> None:
+    with full_disk(48 * 1024):
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="full"):
+                await begin_session(store, metadata={"note": "x" * 100_000})
+            with pytest.raises(StoreUnavailable, match="free some space"):
+                await store.ping()
+    await store.ping()
+    assert (await begin_session(store)).seq == 1
+
+
 async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> None:
     writer = open_store(sqlite_ready)
     state = await begin_session(writer, metadata={"a": "b"})

@@ -246,7 +246,7 @@ class SqliteDatabase:
         self._display = file.display
         self._files = sqlite_files.OpenFiles(file)
         self._closed = False
-        self._has_written = self._has_failed = False
+        self._has_failed = False
 
     async def read(self, query: Callable[[Connection], T], *, seconds: float | None = None) -> T:
         self._check_open()
@@ -279,7 +279,6 @@ class SqliteDatabase:
         except StoreUnavailable:
             self._has_failed = True
             raise
-        self._has_written = True
         return result
 
     async def write_each(
@@ -315,7 +314,9 @@ class SqliteDatabase:
         return await self.write(job)
 
     async def check_writable(self) -> None:
-        if self._has_written and self._has_failed:
+        # No server is begun on a file that it may only read.
+        if self._has_failed and not self._read_only:
+            await asyncio.to_thread(sqlite_files.check_room, self._file)
             await self.write(_try_to_write)
             self._has_failed = False
 

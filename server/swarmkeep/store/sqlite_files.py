@@ -5,10 +5,12 @@ readable there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sqlite3
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -312,6 +314,8 @@ _HINTS = {
     "SQLITE_CORRUPT": "restore it from a backup; `swarmkeep verify --all` says which sessions are intact",
     "SQLITE_NOTADB": "it is not a database; name one with --database-url",
 }
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_ROOM_BYTES = 1_000_000
 # There is one writer in each process.
 HELD_DETAIL = "another program holds the database file; try again once it has ended"
 _BUSY = {"SQLITE_BUSY", "SQLITE_LOCKED"}
@@ -360,6 +364,21 @@ def describe_failed_commit(error: Exception, display: str) -> str:
     cause = error.orig if isinstance(error, DBAPIError) else error
     hint = _make_hint(_find_class(cause))
     return f"the database at {display} failed during a commit: {cause}{hint}; check whether it was recorded"
+
+
+def check_room(file: SqliteFile) -> None:
+    """Raises StoreUnavailable where the disk has no room for what a turn writes.
+
+    A page or two may still find some in the write-ahead log, which keeps what failed writes have taken.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=file.path.parent) as trial:
+            trial.write(os.urandom(_ROOM_BYTES))
+            trial.flush()
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            why = f"{error.strerror}{_make_hint('SQLITE_FULL')}"
+            raise StoreUnavailable(f"cannot use the database at {file.display}: {why}") from None
 
 
 def _find_class(cause: object) -> str:

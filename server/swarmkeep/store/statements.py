@@ -257,8 +257,8 @@ class Database(Protocol):
     async def check_writable(self) -> None:
         """Raises StoreUnavailable once a write has failed because the database takes none, until a trial is taken.
 
-        The trial changes nothing. Without a failure there is none, and none where no write was ever taken: that server
-        was begun to be read from, as one on a standby is.
+        The trial changes nothing. Without a failure there is none, and none where all is only read, as by a server
+        that was begun on a standby.
         """
         ...
 
