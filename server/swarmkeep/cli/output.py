@@ -245,18 +245,16 @@ def parse_end(text: str, option: str) -> datetime:
 
 @contextmanager
 def open_input(name: str) -> Iterator[BinaryIO]:
-    """A file that can be read more than once, or with - what standard input gives. Raises Refused."""
-    if name != STANDARD:
+    """A file that can be read more than once; - is standard input. Raises Refused."""
+    with contextlib.ExitStack() as opened:
         try:
-            with open(name, "rb") as file:
-                if not file.seekable():
-                    raise Refused(f"cannot go back in {name}; use - to read it from standard input")
-                yield file
+            file = sys.stdin.buffer if name == STANDARD else opened.enter_context(open(name, "rb"))
+            if name == STANDARD or not file.seekable():
+                # It is read twice: once to verify it, and once to record it.
+                spooled = opened.enter_context(TemporaryFile())
+                shutil.copyfileobj(file, spooled)
+                spooled.seek(0)
+                file = cast(BinaryIO, spooled)
+            yield file
         except OSError as error:
             raise Refused(f"cannot read {name}: {error.strerror or error}") from None
-        return
-    # It is read twice: once to verify it, and once to record it.
-    with TemporaryFile() as spooled:
-        shutil.copyfileobj(sys.stdin.buffer, spooled)
-        spooled.seek(0)
-        yield cast(BinaryIO, spooled)

@@ -62,7 +62,7 @@ MAX_INTEGER = 2**31 - 1
 MAX_SEQ = 2**53 - 1
 
 _BEGINNINGS = (b'{"session_id":', b'{"record":')
-_ADVICE = "for the file of another program, set `from` (`--from`) to its format, or to auto"
+_ADVICE = "to import the file of another program, set `from` (`--from`) to its format, or to auto"
 _NO_EXPORT = f"this is not a line of an export; {_ADVICE}"
 
 

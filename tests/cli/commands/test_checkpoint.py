@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -235,6 +238,21 @@ def test_export_is_verified_without_database(files: CommandLine, keys: tuple[Pat
     dry = files("import", "two.jsonl", "--dry-run")
     assert (dry.code, dry.out) == (0, "one: 26 events\ntwo: 26 events\n")
     assert not (files.folder / "swarmkeep.db").exists()
+
+
+def test_export_is_verified_from_pipe_and_compressed_one_is_named(files: CommandLine) -> None:
+    export = files.folder / "two.jsonl"
+    alone = files("verify", "two.jsonl").out
+    piped = files("verify", "-", text=export.read_text())
+    assert (piped.code, piped.out) == (0, alone), piped.err
+    os.mkfifo(files.folder / "pipe")
+    with ThreadPoolExecutor(1) as writer:
+        writer.submit((files.folder / "pipe").write_bytes, export.read_bytes())
+        piped = files("verify", "./pipe")
+    assert (piped.code, piped.out) == (0, alone), piped.err
+    (files.folder / "two.jsonl.gz").write_bytes(gzip.compress(export.read_bytes()))
+    packed = files("verify", "two.jsonl.gz")
+    assert (packed.code, "it first (gunzip)" in packed.out) == (1, True)
 
 
 def test_export_without_sessions_says_so(files: CommandLine) -> None:

@@ -58,7 +58,9 @@ def test_missing_session_refused(cli: CommandLine, place: list[str]) -> None:
 
 def test_wrong_use_is_told(cli: CommandLine) -> None:
     assert "--all" in cli.expect_usage_error("verify")
-    assert "--all" in cli.expect_usage_error("verify", "one", "--all")
+    assert "leave out the name, or --all" in cli.expect_usage_error("verify", "one", "--all")
+    assert "standard input" in cli.expect_usage_error("verify", "-", "--checkpoint", "-")
+    assert "cannot read one.jsonl: No such file" in cli.expect_refusal("verify", "./one.jsonl")
     assert "--head" in cli.expect_usage_error("verify", "--all", "--head", f"1:{'0' * 64}")
     assert "cannot read heads.jsonl: No such file" in cli.expect_refusal(
         "verify", "--checkpoint", "heads.jsonl", "--url", "http://127.0.0.1:9"

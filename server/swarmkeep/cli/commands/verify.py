@@ -68,6 +68,7 @@ commands = Commands()
     swarmkeep verify --checkpoint heads.jsonl --public-key key.pub
     swarmkeep verify --checkpoint checkpoint.txt --public-key key.pub    (of `anchor`)
     swarmkeep verify order-4711.jsonl --checkpoint heads.jsonl    (an export; needs no database)
+    gunzip -c sales.jsonl.gz | swarmkeep verify -
     swarmkeep verify case.zip --public-key key.pub    (an evidence package; needs no database)
 """)
 def verify(
@@ -76,7 +77,7 @@ def verify(
         str | None,
         typer.Argument(
             metavar="ID|FILE",
-            help="The session's id, or the path of an export or of an evidence package.",
+            help="The session's id, or the path of an export or of an evidence package; - is standard input.",
             autocompletion=complete_session,
         ),
     ] = None,
@@ -128,7 +129,7 @@ def verify(
         raise typer.BadParameter("it needs --checkpoint", param_hint="'--witness'" if witness else "'--tsa'")
     noted = None if head is None else _parse_head(head)
     anchors = _Anchors(public_key, witness or [], tsa)
-    if session_id is not None and Path(session_id).is_file():
+    if session_id is not None and _is_path(session_id):
         is_good = _verify_file(Path(session_id), checkpoint, anchors, noted, as_json=as_json)
     elif checkpoint is not None:
         is_good = _verify_against_checkpoint(where, checkpoint, anchors, session_id, as_json=as_json)
@@ -142,12 +143,21 @@ def verify(
         raise typer.Exit(1)
 
 
+def _is_path(name: str) -> bool:
+    """Tell a file from a session, whose id has no slash."""
+    return name == STANDARD or "/" in name or Path(name).is_file()
+
+
 def _check_use(
     session_id: str | None, *, everything: bool, checkpoint: Path | None, public_key: str | None, head: str | None,
     first: str | None,
 ) -> None:  # fmt: skip
     if [session_id is not None, everything].count(True) != 1 and (everything or checkpoint is None):
+        if session_id is not None:
+            raise typer.BadParameter("it checks every session: leave out the name, or --all", param_hint="'--all'")
         raise typer.BadParameter("name a session or a file, or give --all or --checkpoint", param_hint="'ID|FILE'")
+    if session_id == STANDARD == str(checkpoint):
+        raise typer.BadParameter("standard input is one of both only", param_hint="'--checkpoint'")
     if everything and checkpoint is not None:
         raise typer.BadParameter("--checkpoint names the sessions; leave --all out", param_hint="'--all'")
     if public_key is not None and checkpoint is None and not (session_id and zipfile.is_zipfile(session_id)):
@@ -480,6 +490,7 @@ def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: 
     """Verify an export or a package, against a checkpoint too if there is one; return True if all is well. Needs no
     database. A package is compared with its own checkpoint, where no other is given."""
     from swarmkeep.history.evidence import open_package
+    from swarmkeep.history.foreign.documents import find_beginning
     from swarmkeep.history.import_export import ExportCheck
 
     with ExitStack() as opened:
@@ -489,6 +500,8 @@ def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: 
             if (package := opened.enter_context(open_package(file))) is not None:
                 _check_package_key(package, anchors, is_compared=checkpoint is not None)
                 file, lines = package.events, lines or package.heads
+            else:
+                find_beginning(file)
             check = ExportCheck(file)
             for session_id, found in check.verify():
                 if as_json and checkpoint is None:

@@ -77,7 +77,7 @@ def read_documents(
     A document holds no more than `max_values`, one in a line no more than `max_line_values`: they are counted before it
     is read. No more than one document is in memory. Raises InvalidImport.
     """
-    beginning = _find_beginning(file)
+    beginning = find_beginning(file)
     first_mark, goes_on = _look_ahead(file, beginning[0])
     if not first_mark:
         raise InvalidImport("the file is empty", line=1)
@@ -102,7 +102,7 @@ def read_documents(
         yield _read_document(text, None, max_values)
 
 
-def _find_beginning(file: BinaryIO) -> tuple[int, int]:
+def find_beginning(file: BinaryIO) -> tuple[int, int]:
     """The offset and line at which the text of a file begins. Raises InvalidImport for an archive."""
     file.seek(0)
     head = file.read(4)
