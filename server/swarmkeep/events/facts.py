@@ -341,7 +341,7 @@ class SessionImported(Fact, frozen=True, kw_only=True):
 
     type: ClassVar[str] = "session.imported"
     source: str
-    """The kind of file: `export`, `chat`, `swarm` or `assistants`."""
+    """The format of the file: `export`, or that of conversations from elsewhere, as `chatgpt`."""
     digest: str
     """The SHA-256 (hex) of the file."""
     last_seq: int

@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -18,17 +19,18 @@ from swarmkeep.decide.commands import create_session
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.settle import finish_import
 from swarmkeep.events.codec import Json, make_timestamp
-from swarmkeep.events.errors import InvalidImport, InvalidRequest, SessionExists, TooLarge
+from swarmkeep.events.errors import InvalidImport, InvalidRequest, TooLarge
 from swarmkeep.events.facts import (
     EventDraft,
     MessageAdded,
-    RecordedEvent,
+    SessionCreated,
     SessionEvent,
     SessionForked,
     decode_fact,
 )
 from swarmkeep.events.sizes import UNBOUNDED, SizeLimits
 from swarmkeep.events.state import State
+from swarmkeep.history.additions import Added, Additions, WantedSession, choose_fork_id
 from swarmkeep.history.foreign.conversation import ForeignConversation
 from swarmkeep.history.foreign.formats import ForeignFormat, find_title, read_conversations
 from swarmkeep.history.import_export import (
@@ -152,7 +154,7 @@ async def import_conversations(
     Without `agent` it is the one that spoke last, if the file says who that was, or else `default_agent`. The whole
     file is checked before anything is recorded, and then read again: no more than a few conversations are in memory. A
     session that is there already, made of the same conversation, is left as it is, and so is one that is in the file
-    twice.
+    twice. A conversation that has grown since is added to (see `Additions`).
 
     Raises InvalidImport, TooLarge for what is larger than `sizes` allow, and SessionExists for another session under
     the same id; nothing was recorded then.
@@ -167,11 +169,14 @@ async def import_conversations(
         files=files,
     )
     found = await asyncio.to_thread(planner.check_all, file)
-    recorder = _Recorder(store, tenant, found.plans, form, by, quota)
+    digest = "" if dry_run else await asyncio.to_thread(digest_file, file)
+    make_additions = partial(Additions, store, tenant, source=form, digest=digest, by=by, sizes=sizes, quota=quota)
+    recorder = _Recorder(store, tenant, found.plans, form, by, quota, make_additions(dry_run=False), digest)
     await recorder.find_present()
+    if recorder.has_changed:
+        await recorder.find_additions(planner.plan_all(file), make_additions(dry_run=True))
     if not dry_run:
-        digest = await asyncio.to_thread(digest_file, file)
-        await recorder.record(planner.plan_all(file), digest)
+        await recorder.record(planner.plan_all(file))
     return recorder.make_report(found, dry_run)
 
 
@@ -317,15 +322,6 @@ def _name_speaker(message: Json, agent: str) -> Json:
     return {**message, "sender": agent} if message["role"] == "assistant" and "sender" not in message else message
 
 
-def choose_fork_id(trunk: str, name: str) -> str:
-    """The id of a fork: the session's and the branch's, or a digest of both where that is no id."""
-    chosen = f"{trunk}:{name}"
-    try:
-        return check_id(chosen)
-    except InvalidRequest:
-        return f"import_{hashlib.sha256(chosen.encode(errors='surrogatepass')).hexdigest()[:32]}"
-
-
 def _find_last_speaker(messages: Sequence[Json]) -> str | None:
     """The agent that spoke last, if its messages say who they are from."""
     for message in reversed(messages):
@@ -346,6 +342,8 @@ class _Recorder:
         form: ForeignFormat,
         by: str | None,
         quota: StorageQuota | None,
+        additions: Additions,
+        digest: str,
     ) -> None:
         self._store = store
         self._tenant = tenant
@@ -353,37 +351,76 @@ class _Recorder:
         self._form = form
         self._by = by
         self._quota = quota
+        self._additions = additions
+        self._digest = digest
         self._present: set[str] = set()
+        self._changed: set[str] = set()
         self._imported: dict[str, int] = {}
+        self._extended: dict[str, int] = {}
+        self._settled: dict[str, Added] = {}
         self._listed = dict.fromkeys(islice(plans, MAX_LISTED_SESSIONS))
         self._heads: dict[str, SessionHead] = {}
 
     def _key(self, id: str) -> SessionKey:
         return SessionKey(self._tenant, id)
 
+    @property
+    def has_changed(self) -> bool:
+        """Tell if sessions are here with something else than the file has."""
+        return bool(self._changed)
+
     async def find_present(self) -> None:
-        """Find the sessions that are here already. Raises SessionExists for another one under the same id."""
+        """Find the sessions that are here already, and those of them that the file has otherwise."""
         ids = iter(self._plans)
         while some := [self._key(id) for id in islice(ids, HEADS_AT_ONCE)]:
             known = iter(await self._store.read_heads(some))
             while compared := list(islice(known, _COMPARED_AT_ONCE)):
                 here = await asyncio.gather(*(self._is_still_here(self._plans[key.id]) for key in compared))
-                for key, is_here in zip(compared, here, strict=True):
-                    if is_here:
-                        await self._note_present(key.id)
+                for key, is_same in zip(compared, here, strict=True):
+                    if is_same is not None:
+                        await self._note_here(key.id, is_same)
 
-    async def _note_present(self, id: str) -> None:
-        self._present.add(id)
+    async def _note_here(self, id: str, is_same: bool) -> None:
+        (self._present if is_same else self._changed).add(id)
         if id in self._listed:
             self._heads |= {key.id: head for key, head in (await self._store.read_heads([self._key(id)])).items()}
 
-    async def record(self, planned: Generator[PlannedConversation], digest: str) -> None:
+    async def find_additions(self, planned: Generator[PlannedConversation], additions: Additions) -> None:
+        """Find out what would become of what is here and has changed. Raises SessionExists for another session under
+        the same id."""
+        with closing(planned):
+            while (one := await asyncio.to_thread(next, planned, None)) is not None:
+                if self._is_here(one) and any(session.plan.id in self._changed for session in one.sessions):
+                    trunk, *forks = [_want(session) for session in one.sessions]
+                    if trunk.id in self._changed:
+                        await additions.check(trunk, forks)
+                    await self._add(one, additions)
+
+    async def _add(self, conversation: PlannedConversation, additions: Additions) -> None:
+        """Add what is new of a conversation whose trunk is here, or of its forks."""
+        trunk, *forks = conversation.sessions
+        if trunk.plan.id in self._changed:
+            self._settled[trunk.plan.id] = await additions.add(_want(trunk))
+        for fork in forks:
+            if fork.plan.id not in self._present and fork.plan.id not in self._imported:
+                self._settled[fork.plan.id] = await additions.add(_want(fork), trunk.plan.id)
+
+    async def record(self, planned: Generator[PlannedConversation]) -> None:
         """Record what is not here. Raises InvalidImport if the file is no longer what was checked."""
-        action = make_import_action(self._form, digest, self._by)
+        self._settled.clear()
+        action = make_import_action(self._form, self._digest, self._by)
         with closing(planned):
             batches = self._split(planned)
             while some := await asyncio.to_thread(next, batches, None):
-                await self._record_some([each for one in some for each in await self._restore(one, digest)], action)
+                here = [one for one in some if self._is_here(one)]
+                new = [one for one in some if not self._is_here(one)]
+                await self._record_some([each for one in new for each in await self._restore(one)], action)
+                for one in here:
+                    await self._add(one, self._additions)
+
+    def _is_here(self, conversation: PlannedConversation) -> bool:
+        id = conversation.sessions[0].plan.id
+        return id in self._present or id in self._changed or id in self._imported
 
     def _split(self, planned: Iterable[PlannedConversation]) -> Iterator[list[PlannedConversation]]:
         """The conversations of which something is not here, as many at once as are recorded together."""
@@ -404,8 +441,7 @@ class _Recorder:
                 yield taken
                 taken, count, size = [], 0, 0
             seen.update(session.plan.id for session in new)
-            # A fork needs the events of its trunk, though that may be here.
-            taken.append(conversation if len(conversation.sessions) > 1 else PlannedConversation(new))
+            taken.append(conversation)
             count, size = count + len(new), size + sum(session.size for session in new)
         if taken:
             yield taken
@@ -419,35 +455,28 @@ class _Recorder:
                 if id in self._listed:
                     self._heads[id] = end
             # Another process has just recorded it, and may even have deleted it since.
-            elif await self._is_still_here(self._plans[id]):
-                await self._note_present(id)
+            elif (is_same := await self._is_still_here(self._plans[id])) is not None:
+                await self._note_here(id, is_same)
 
-    async def _restore(self, conversation: PlannedConversation, digest: str) -> list[Restoration]:
-        """The sessions of a conversation that are not here. Forks begin with the very events of their trunk."""
+    async def _restore(self, conversation: PlannedConversation) -> list[Restoration]:
+        """The sessions of a conversation whose trunk is not here. Forks begin with the very events of their trunk."""
         trunk, *forks = conversation.sessions
-        missing = [fork for fork in forks if not self._is_recorded(fork)]
+        missing = [fork for fork in forks if fork.plan.id not in self._present and fork.plan.id not in self._changed]
         if not missing:
-            return [self._begin(trunk, (), digest)]
-        if self._is_recorded(trunk):
-            upto = max(fork.plan.shared for fork in missing)
-            begun = await self._store.read_sealed(self._key(trunk.plan.id), upto=upto, limit=upto)
-            return [self._fork(fork, begun, digest) for fork in missing]
+            return [self._begin(trunk, ())]
         begun = await asyncio.to_thread(seal, trunk.plan.id, State(), trunk.events.draft(), at=make_timestamp())
-        return [self._begin(trunk, begun, digest), *(self._fork(fork, begun, digest) for fork in missing)]
+        return [self._begin(trunk, begun), *(self._fork(fork, begun) for fork in missing)]
 
-    def _is_recorded(self, session: PlannedSession) -> bool:
-        return session.plan.id in self._present or session.plan.id in self._imported
-
-    def _begin(self, session: PlannedSession, begun: Sequence[SealedEvent], digest: str) -> Restoration:
+    def _begin(self, session: PlannedSession, begun: Sequence[SealedEvent]) -> Restoration:
         """A session of its own. Events that forks share have been sealed before."""
 
         def finish(state: State) -> list[EventDraft]:
             drafts = [] if begun else session.events.draft()
-            return [*drafts, *self._finish(apply_drafts(state, drafts), digest)]
+            return [*drafts, *self._finish(apply_drafts(state, drafts))]
 
         return Restoration(self._key(session.plan.id), lambda: _make_batches(begun, session.files), finish)
 
-    def _fork(self, session: PlannedSession, trunk: Sequence[SealedEvent], digest: str) -> Restoration:
+    def _fork(self, session: PlannedSession, trunk: Sequence[SealedEvent]) -> Restoration:
         plan = session.plan
         assert plan.trunk is not None
         shared = [replace(one, event=replace(one.event, session_id=plan.id)) for one in trunk[: plan.shared]]
@@ -456,58 +485,60 @@ class _Recorder:
         def finish(state: State) -> list[EventDraft]:
             own = session.events.draft()[plan.shared :]
             drafts = [*draft_events(state.agent, [fact], None), *own]
-            return [*drafts, *self._finish(apply_drafts(state, drafts), digest)]
+            return [*drafts, *self._finish(apply_drafts(state, drafts))]
 
         return Restoration(self._key(plan.id), lambda: _make_batches(shared, session.files), finish)
 
-    def _finish(self, state: State, digest: str) -> list[EventDraft]:
-        return finish_import(state, source=self._form, digest=digest, by=self._by)
+    def _finish(self, state: State) -> list[EventDraft]:
+        return finish_import(state, source=self._form, digest=self._digest, by=self._by)
 
-    async def _is_still_here(self, plan: ImportPlan) -> bool:
-        """Tell if a session that was here has not been deleted since; if so, it was made of this conversation, and may
-        have gone on. Raises SessionExists if it is another one."""
-        events = await self._store.read(self._key(plan.id), upto=plan.count + 1)
+    async def _is_still_here(self, plan: ImportPlan) -> bool | None:
+        """Tell if a session begins with all that the conversation has, and may have gone on; None if it is not here."""
+        # The event that says that it is a fork is not one of the conversation's.
+        count = plan.count - (plan.trunk is not None)
+        types = [SessionCreated.type, MessageAdded.type]
+        events = await self._store.read(self._key(plan.id), types=types, limit=count)
         if not events:
-            return False
-        recorded, after = events[: plan.count], events[plan.count : plan.count + 1]
-        longer = bool(after) and isinstance(after[0].fact, MessageAdded) and after[0].run_id is None
-        if longer or not await asyncio.to_thread(_are_recorded, plan, recorded):
-            raise SessionExists(plan.id, "exists already, with another history")
-        return True
+            return None
+        found = await asyncio.to_thread(digest_payloads, (event.payload for event in events))
+        return found in plan.digests and all(event.run_id is None for event in events)
 
     def make_report(self, found: _Found, dry_run: bool) -> ImportReport:
-        new = [id for id in self._plans if id not in self._present] if dry_run else list(self._imported)
-        expected = {id: self._plans[id].count + 1 for id in new} if dry_run else self._imported
+        made = dict(self._imported)
+        if dry_run:
+            here = {*self._present, *self._changed, *self._settled}
+            made = {id: plan.count + 1 for id, plan in self._plans.items() if id not in here}
+        added = {one.id: one for one in self._settled.values() if one.outcome != "present"}
+        made |= {id: one.events for id, one in added.items() if one.outcome == "imported"}
+        extended = {id: one.events for id, one in added.items() if one.outcome == "extended"}
         sessions = []
-        for id in self._listed:
-            head = self._heads.get(id)
+        for id in islice({**self._listed, **added}, MAX_LISTED_SESSIONS):
+            end = added.get(id) or self._heads.get(id)
             sessions.append(
                 ImportedSession(
                     id=id,
-                    seq=self._plans[id].count + 1 if head is None else head.seq,
-                    hash="" if head is None else head.hash,
-                    outcome="imported" if id in expected else "present",
+                    seq=self._plans[id].count + 1 if end is None else end.seq,
+                    hash="" if end is None else end.hash,
+                    outcome="imported" if id in made else "extended" if id in extended else "present",
                 )
             )
         return ImportReport(
             dry_run=dry_run,
-            imported=len(new),
-            present=len(self._plans) - len(new) + found.repeated,
-            events=sum(expected.values()),
+            imported=len(made),
+            present=sum(id not in made and id not in extended for id in self._plans) + found.repeated,
+            extended=len(extended),
+            events=sum(made.values()) + sum(extended.values()),
             sessions=sessions,
             format=self._form,
-            forks=sum(self._plans[id].trunk is not None for id in new),
+            forks=sum(id not in self._plans or self._plans[id].trunk is not None for id in made),
             left_out=found.left_out,
         )
 
 
+def _want(session: PlannedSession) -> WantedSession:
+    events = [draft.fact for draft in session.events.draft()]
+    return WantedSession(id=session.plan.id, events=events, files=session.files)
+
+
 def _make_batches(events: Sequence[SealedEvent], files: Mapping[str, bytes]) -> list[SealedBatch]:
     return [SealedBatch(events, {}, files)] if events or files else []
-
-
-def _are_recorded(plan: ImportPlan, events: Sequence[RecordedEvent]) -> bool:
-    if plan.trunk is not None:
-        if len(events) <= plan.shared or not isinstance(events[plan.shared].fact, SessionForked):
-            return False
-        events = [*events[: plan.shared], *events[plan.shared + 1 :]]
-    return digest_payloads(event.payload for event in events) in plan.digests

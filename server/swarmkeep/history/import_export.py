@@ -387,7 +387,7 @@ class ExportCheck:
 
 
 EXPORT = "export"
-ImportOutcome = Literal["imported", "present"]
+ImportOutcome = Literal["imported", "present", "extended"]
 MAX_LISTED_SESSIONS = 1000
 _PIECE_BYTES = 1024 * 1024
 HEADS_AT_ONCE = 1000
@@ -403,7 +403,8 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
     """That event's hash."""
     outcome: ImportOutcome
-    """`imported`; or `present`: it was here before, with everything that the file has of it."""
+    """`imported`; `present`: it was here before, with everything that the file has of it; or `extended`: it was here
+    before, and got what is new of it."""
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -415,8 +416,10 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """How many sessions were recorded."""
     present: int
     """How many were here before."""
+    extended: int = 0
+    """How many were here before, and got what the file has more of them."""
     events: int
-    """How many events the recorded ones have."""
+    """How many events were recorded."""
     sessions: list[ImportedSession]
     """The first thousand."""
     format: str = EXPORT

@@ -15,6 +15,7 @@ from swarmkeep.events.facts import (
     ApprovalDecided,
     SessionForked,
     SessionHeld,
+    SessionImported,
     SessionRedacted,
     SessionReleased,
 )
@@ -384,7 +385,7 @@ _LAST = PreparedStatement(
 )
 
 
-AUDITED = frozenset({ApprovalDecided, SessionRedacted, SessionHeld, SessionReleased})
+AUDITED = frozenset({ApprovalDecided, SessionImported, SessionRedacted, SessionHeld, SessionReleased})
 """The facts that `record_audited_events` adds something for."""
 
 
@@ -401,6 +402,8 @@ def record_audited_events(connection: Connection, key: SessionKey, sealed: Seque
                 details: dict[str, Any] = {"run_id": event.run_id, "decision": decision}
             case SessionRedacted(seqs=seqs, by=by):
                 details = {"seqs": list(seqs)}
+            case SessionImported(source=source, digest=file, by=by):
+                details = {"source": source, "digest": file}
             case SessionHeld(by=by) | SessionReleased(by=by):
                 details = {}
             case _:

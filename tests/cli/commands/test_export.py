@@ -211,6 +211,18 @@ def test_terminal_control_text_escaped_only_there(
     assert shown.decode() == '{"said":"\\u009b31m\\u202e\\u007f é"}'
 
 
+def test_conversation_that_has_grown_gets_what_is_new(cli: CommandLine, place: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    for count, said in ((1, "1 session imported, 0 existed already"), (2, "0 sessions imported, 1 got what is new")):
+        messages = [{"role": "user", "content": f"{number}"} for number in range(count)]
+        file.write_text(json.dumps({"id": "talk", "messages": messages}))
+        done = cli("import", str(file), "--agent", "Triage Agent", *place)
+        assert (done.code, said in done.err) == (0, True)
+    assert "talk: 5 events, with what is new" in done.out
+    tried = cli("import", str(file), "--agent", "Triage Agent", "--dry-run", "--json", *place).json
+    assert (tried["extended"], tried["present"]) == (0, 1)
+
+
 @pytest.mark.long
 def test_command_imports_from_postgresql(cli: CommandLine, place: list[str], postgres_url: str) -> None:
     asyncio.run(record(postgres_url))

@@ -314,7 +314,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session of an imported file. `outcome`: `imported`, or `present` if it was on the server before."""
+    """A session of an imported file. `outcome`: `imported`; `present` if it was on the server before; `extended` if it
+    was, and got what is new of it."""
 
     id: str
     seq: int
@@ -329,6 +330,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     imported: int
     present: int
+    extended: int = 0
     events: int
     sessions: list[ImportedSession] = []
     format: str = "export"

@@ -222,7 +222,7 @@ def import_sessions(
     """Import sessions that were exported, or conversations that were kept elsewhere.
 
     The whole file is verified before anything is recorded. Existing sessions are left as they are, so an interrupted
-    import can be repeated.
+    import can be repeated; a conversation from elsewhere that has grown since gets what is new.
     """
     if form not in (_AUTO, *get_args(FileForm)):
         raise typer.BadParameter(f"it must be auto, {', '.join(get_args(FileForm))}", param_hint="'--from'")
@@ -331,17 +331,18 @@ def _measure(file: BinaryIO) -> int:
 def _put_report(report: ImportReport) -> None:
     for session in report.sessions[:_MAX_SHOWN]:
         there = "exists already" if session.outcome == "present" else pluralize(session.seq, "event")
-        put(f"{session.id}: {there}")
+        put(f"{session.id}: {there}{', with what is new' if session.outcome == 'extended' else ''}")
     # What stands in a file twice is listed once, and counts as present.
     listed = len(report.sessions)
-    count = listed if listed < _MAX_LISTED else report.imported + report.present
+    count = listed if listed < _MAX_LISTED else report.imported + report.extended + report.present
     left = count - min(listed, _MAX_SHOWN)
     if left:
         say(f"and {left} more; --json shows up to a thousand")
     if report.format != "export":
         _put_format(report)
     said = "would be imported" if report.dry_run else "imported"
-    say(f"{pluralize(report.imported, 'session')} {said}, {report.present} existed already")
+    grown = f"{report.extended} {'would get' if report.dry_run else 'got'} what is new, " if report.extended else ""
+    say(f"{pluralize(report.imported, 'session')} {said}, {grown}{report.present} existed already")
 
 
 def _put_format(report: ImportReport) -> None:

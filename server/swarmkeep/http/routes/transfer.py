@@ -95,7 +95,8 @@ async def import_sessions(
     ] = None,
 ) -> ImportReport:
     """The body is an export, or has conversations that were kept elsewhere. All of it is verified before anything is
-    recorded. Sessions that exist already, with everything that the file has of them, are left as they are.
+    recorded. Sessions that exist already, with everything that the file has of them, are left as they are; a
+    conversation that has grown since it was imported gets what is new.
     """
     registry, by = principal.engine.registry, principal.name
     limits = principal.engine.limits

@@ -1,0 +1,260 @@
+"""Conversations that were imported before and have grown since: what is new of them is added to their sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import takewhile
+
+import msgspec
+from msgspec import UNSET
+
+from swarmkeep.decide.checks import check_id
+from swarmkeep.decide.drafts import apply_drafts, draft_events
+from swarmkeep.decide.settle import finish_import
+from swarmkeep.events.codec import Json, encode
+from swarmkeep.events.errors import InvalidRequest, SeqConflict, SessionExists
+from swarmkeep.events.facts import (
+    ContextUpdated,
+    EventDraft,
+    MessageAdded,
+    RecordedEvent,
+    SessionCreated,
+    SessionEvent,
+    SessionImported,
+    SessionUpdated,
+    is_redacted,
+)
+from swarmkeep.events.messages import list_fact_files
+from swarmkeep.events.patch import diff, has_effect
+from swarmkeep.events.sizes import SizeLimits
+from swarmkeep.events.state import State
+from swarmkeep.history.import_export import ImportOutcome
+from swarmkeep.runs.sessions import fork_session
+from swarmkeep.store.opening import SqlStore
+from swarmkeep.store.records import SessionKey, StorageQuota
+
+_AT_ONCE = 200
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+_MOST_TRIES = 5
+_EVENTS_OF_FORK = 4
+"""Beside its messages: how it began, the import of that, and that it is a fork with more that was imported."""
+
+
+class WantedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as the file has it: its events from the first on, and their files."""
+
+    id: str
+    events: Sequence[SessionEvent]
+    files: Mapping[str, bytes]
+
+    @property
+    def created(self) -> SessionCreated:
+        first = self.events[0]
+        assert isinstance(first, SessionCreated)
+        return first
+
+    @property
+    def messages(self) -> list[MessageAdded]:
+        return [fact for fact in self.events if isinstance(fact, MessageAdded)]
+
+
+class Added(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a conversation: the session that has it now, where that ends, and how many events are new."""
+
+    id: str
+    outcome: ImportOutcome
+    seq: int = 0
+    hash: str = ""
+    events: int = 0
+
+
+class _Here(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session says before its first run here, and where; None stands for what was redacted.
+
+    `is_imported`: the session came from a file.
+    """
+
+    created: SessionCreated | None
+    messages: list[Json | None]
+    seqs: list[int]
+    is_imported: bool
+    goes_on: bool
+
+    def count_shared(self, wanted: Sequence[MessageAdded]) -> int:
+        pairs = zip(self.messages, wanted, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] in (None, _without_sender(pair[1])), pairs))
+
+    def find_seq(self, shared: int) -> int:
+        return self.seqs[shared - 1] if shared else 1
+
+
+class Additions:
+    """Adds to sessions what conversations have that they have not.
+
+    A session that begins as the conversation does gets the rest. Where both have gone on, the conversation becomes a
+    fork of the session. What was redacted here stays so. With `dry_run` nothing is recorded.
+    """
+
+    def __init__(
+        self,
+        store: SqlStore,
+        tenant: str,
+        *,
+        source: str,
+        digest: str,
+        by: str | None,
+        sizes: SizeLimits,
+        quota: StorageQuota | None,
+        dry_run: bool,
+    ) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._source = source
+        self._digest = digest
+        self._by = by
+        self._sizes = sizes
+        self._quota = quota
+        self._dry_run = dry_run
+
+    def _key(self, id: str) -> SessionKey:
+        return SessionKey(self._tenant, id)
+
+    async def check(self, trunk: WantedSession, forks: Sequence[WantedSession]) -> None:
+        """Raise SessionExists where the session of this name has nothing of any of these."""
+        longest = max(len(one.messages) for one in (trunk, *forks))
+        here = await self._read(self._key(trunk.id), longest)
+        if here is not None and not (here.is_imported and self._has_any(here, (trunk, *forks))):
+            raise SessionExists(trunk.id, "exists already, with another history")
+
+    def _has_any(self, here: _Here, wanted: Sequence[WantedSession]) -> bool:
+        return not here.messages or any(not one.messages or here.count_shared(one.messages) for one in wanted)
+
+    async def add(self, wanted: WantedSession, trunk: str | None = None) -> Added:
+        """Have the messages in a session: the one of that name, or else a fork of it, or of the `trunk`."""
+        parent, here = trunk, None
+        if trunk is not None:
+            here = await self._read(self._key(trunk), len(wanted.messages))
+            if here is not None and here.count_shared(wanted.messages) == len(wanted.messages):
+                return Added(id=trunk, outcome="present")
+        chosen = wanted.id
+        while (found := await self._read(self._key(chosen), len(wanted.messages))) is not None:
+            shared = found.count_shared(wanted.messages)
+            if not found.is_imported:
+                raise SessionExists(chosen, "exists already, with another history")
+            if shared == len(wanted.messages):
+                return Added(id=chosen, outcome="present")
+            if shared == len(found.messages) and not found.goes_on:
+                return await self._extend(chosen, wanted)
+            # By the first message that parts them, so that it is found again when it has grown.
+            parent, here = chosen, found
+            chosen = choose_fork_id(chosen, _digest(wanted.messages[shared]))
+        if parent is None or here is None:
+            # What it was to be a fork of was deleted meanwhile.
+            return Added(id=chosen, outcome="present")
+        at = here.find_seq(here.count_shared(wanted.messages))
+        if self._dry_run:
+            count = len(wanted.messages) + _EVENTS_OF_FORK
+            return Added(id=chosen, outcome="imported", seq=count, events=count)
+        try:
+            await fork_session(
+                self._store, self._key(parent), at=at, session_id=chosen, sizes=self._sizes, quota=self._quota
+            )
+        except SessionExists:
+            # Another import has just made it.
+            return await self._extend(chosen, wanted)
+        made = await self._extend(chosen, wanted)
+        return msgspec.structs.replace(made, outcome="imported", events=made.seq)
+
+    async def _read(self, key: SessionKey, count: int) -> _Here | None:
+        """No more than one message more than the conversation has."""
+        created = await self._store.read(key, types=[SessionCreated.type], limit=1)
+        if not created:
+            return None
+        imported = await self._store.read(key, types=[SessionImported.type], limit=1)
+        events = await self._store.read(key, types=[MessageAdded.type], limit=count + 1)
+        before = list(takewhile(lambda event: event.run_id is None, events))
+        first = created[0].fact
+        return _Here(
+            created=first if isinstance(first, SessionCreated) else None,
+            messages=[_read_message(event) for event in before],
+            seqs=[event.seq for event in before],
+            is_imported=bool(imported),
+            goes_on=len(before) < len(events),
+        )
+
+    async def _extend(self, id: str, wanted: WantedSession) -> Added:
+        """Add the messages that the session has not. They are few in each transaction, as others write meanwhile."""
+        key, added, conflicts = self._key(id), 0, 0
+        while True:
+            # Before the messages: what is added behind them is none that is in them.
+            state = await self._store.sound_state(key)
+            here = await self._read(key, len(wanted.messages))
+            shared = 0 if here is None else here.count_shared(wanted.messages)
+            may_add = here is not None and shared == len(here.messages) < len(wanted.messages) and not here.goes_on
+            if here is None or not may_add:
+                outcome: ImportOutcome = "extended" if added else "present"
+                return Added(id=id, outcome=outcome, seq=state.seq, hash=state.hash, events=added)
+            if self._dry_run:
+                count = len(wanted.messages) - shared + 1
+                return Added(id=id, outcome="extended", seq=state.seq + count, events=count)
+            facts = [*_list_changes(here, state, wanted.created), *_take_some(wanted.messages[shared:])]
+            try:
+                added += await self._append(key, state, facts, wanted)
+            except SeqConflict:
+                conflicts += 1
+                if conflicts == _MOST_TRIES:
+                    raise
+
+    async def _append(self, key: SessionKey, state: State, facts: Sequence[SessionEvent], wanted: WantedSession) -> int:
+        drafts: list[EventDraft] = draft_events(state.agent, facts, None)
+        finished = finish_import(apply_drafts(state, drafts), source=self._source, digest=self._digest, by=self._by)
+        names = {name for fact in facts for name in list_fact_files(fact)}
+        files = {name: content for name, content in wanted.files.items() if name in names}
+        done = await self._store.append(key, state, [*drafts, *finished], blobs=files, quota=self._quota)
+        return len(done.events)
+
+
+def choose_fork_id(trunk: str, name: str) -> str:
+    """The id of a fork: the session's and the branch's, or a digest of both where that is no id."""
+    chosen = f"{trunk}:{name}"
+    try:
+        return check_id(chosen)
+    except InvalidRequest:
+        return f"import_{sha256(chosen.encode(errors='surrogatepass')).hexdigest()[:32]}"
+
+
+def _read_message(event: RecordedEvent) -> Json | None:
+    fact = event.fact
+    return _without_sender(fact) if isinstance(fact, MessageAdded) and not is_redacted(event) else None
+
+
+def _without_sender(fact: MessageAdded) -> Json:
+    """The message without the name that its speaker got: it may have been imported for another agent."""
+    return {name: value for name, value in fact.message.items() if name != "sender"}
+
+
+def _digest(message: MessageAdded) -> str:
+    return sha256(encode(_without_sender(message))).hexdigest()[:16]
+
+
+def _take_some(messages: Sequence[MessageAdded]) -> Iterator[MessageAdded]:
+    size = 0
+    for message in messages[:_AT_ONCE]:
+        if size >= _BYTES_AT_ONCE:
+            return
+        size += len(encode(message.message))
+        yield message
+
+
+def _list_changes(here: _Here, state: State, wanted: SessionCreated) -> Iterator[SessionEvent]:
+    """What else the file says by now. What was changed here, and is as it was there, stays."""
+    if here.created is None:
+        return
+    metadata, _ = diff(here.created.metadata, wanted.metadata)
+    agent = wanted.agent if here.created.agent == state.agent != wanted.agent else UNSET
+    if agent is not UNSET or has_effect(state.metadata, metadata):
+        yield SessionUpdated(metadata=metadata if has_effect(state.metadata, metadata) else UNSET, agent=agent)
+    patch, nulls = diff(here.created.context_variables, wanted.context_variables)
+    if has_effect(state.context_variables, patch, nulls):
+        yield ContextUpdated(patch=patch, nulls=nulls or UNSET)
