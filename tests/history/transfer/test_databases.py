@@ -161,6 +161,12 @@ async def test_old_checkpoints_are_json(store: SqlStore, make: Callable[..., Pat
     assert (summarise(messages), state) == ([("user", "hi")], {"at": 2024})
 
 
+async def test_state_that_is_no_list_has_no_messages(store: SqlStore, make: Callable[..., Path]) -> None:
+    text = b'{"ts": "2024-07-31T20:14:19+00:00", "channel_values": {"__root__": {"a": 1}}}'
+    _, origin, messages, _ = await import_database(store, make("", *JSON_CHECKPOINT, kind="json", text=text))
+    assert (origin["thread_id"], messages) == ("u/1", [])
+
+
 def pack_nested(levels: int) -> bytes:
     packed = msgspec.msgpack.encode(["m", "n", {}])
     for _ in range(levels):

@@ -75,6 +75,16 @@ async def test_message_list_is_a_session(store: SqlStore) -> None:
     assert (await import_value(store, [USER, HELLO])).present == 1
 
 
+async def test_ids_that_no_session_can_have_are_derived(store: SqlStore) -> None:
+    chat = {"id": "order 17/b", "messages": [USER, HELLO]}
+    (session,) = (await import_value(store, chat)).sessions
+    assert session.id.startswith("import_")
+    assert (await read_state(store, session.id)).metadata["imported"] == {"from": "chat", "id": "order 17/b"}
+    # By their names: what has grown is found again.
+    again = await import_value(store, {**chat, "messages": [USER, HELLO, USER]})
+    assert (again.extended, again.sessions[0].id) == (1, session.id)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -243,6 +253,14 @@ def make_list(items: list[Json]) -> Json:
     return {"object": "list", "data": items, "has_more": False}
 
 
+async def test_objects_within_a_thread_are_found(store: SqlStore) -> None:
+    run = {**RUN, "steps": make_list(STEPS)}
+    nested = await import_value(store, {**THREAD, "messages": make_list(MESSAGES), "runs": [run]}, "assistants")
+    flat = [THREAD, *MESSAGES, RUN, *STEPS]
+    assert (nested.imported, nested.events > len(MESSAGES)) == (1, True)
+    assert (await import_value(store, flat, "assistants")).present == 1
+
+
 async def test_assistants_thread_is_a_session(store: SqlStore) -> None:
     kept = {
         "thread": THREAD,
@@ -329,7 +347,6 @@ async def test_waiting_run_and_several_threads_import(store: SqlStore) -> None:
             "/1/messages/0/tool_call_id",
         ),
         ([USER, {"type": "function_call", "call_id": "c"}], "chat", None, "(`--from`) to conversations"),
-        ({"id": "no/id", "messages": []}, "chat", None, "an id must have"),
         ({"nothing": "here"}, "assistants", None, "no threads"),
         ({"object": "thread.message", "role": "user"}, "assistants", None, "does not name its thread"),
         (make_message("m", "robot", 1, make_text("x")), "assistants", None, "thread thread_1/0/role"),

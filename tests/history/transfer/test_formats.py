@@ -84,6 +84,14 @@ HIDDEN = chatgpt_node(
     metadata={"is_visually_hidden_from_conversation": True},
 )  # fmt: skip
 EMPTY = chatgpt_node("sys", "ctx", "system", "", weight=0)
+SPOKEN = chatgpt_node(
+    "v1", "root", "user",
+    content={"content_type": "multimodal_text", "parts": [
+        {"content_type": "audio_transcription", "text": "Hi"},
+        {"content_type": "real_time_user_audio_video_asset_pointer",
+         "audio_asset_pointer": {"content_type": "audio_asset_pointer", "asset_pointer": "sediment://file_1"}},
+    ]},
+)  # fmt: skip
 PICTURE = {"content_type": "image_asset_pointer", "asset_pointer": "file-service://file-9", "width": 1, "height": 1}
 ASKED = chatgpt_node(
     "u1", "sys", "user", content={"content_type": "multimodal_text", "parts": [PICTURE, "What is it?"]},
@@ -129,6 +137,11 @@ async def test_chatgpt_branches_become_forks(store: SqlStore) -> None:
     assert state.metadata["imported"]["created_at"] == "2025-08-24T01:46:40.100000Z"
     page = await store.list_forks(SessionKey(TENANT, "c-1"), limit=10)
     assert [one.id for one in page.sessions] == ["c-1:a3"]
+
+
+async def test_spoken_words_of_chatgpt_name_their_sound(store: SqlStore) -> None:
+    await import_recognised(store, [make_chatgpt(SPOKEN)])
+    assert summarise(await read_messages(store, "c-1")) == [("user", "Hi\n[audio: sediment://file_1]")]
 
 
 async def test_missing_forks_begin_with_the_trunk_that_is_here(store: SqlStore) -> None:
@@ -240,6 +253,14 @@ async def test_open_webui_lists_and_loose_blocks_are_text(store: SqlStore) -> No
     assert summarise(await read_messages(store, "w-2")) == [("user", "Hi"), ("assistant", messages[1]["content"])]
 
 
+async def test_open_webui_chats_of_first_releases_stand_alone(store: SqlStore) -> None:
+    nodes = webui_node("u1", None, "user", "Hi"), webui_node("a1", "u1", "assistant", "Hello")
+    # Their list of messages was kept beside the tree, and may be empty.
+    report = await import_recognised(store, {**make_webui(*nodes)["chat"], "id": "w-3", "messages": []})
+    assert (report.format, report.imported) == ("open-webui", 1)
+    assert summarise(await read_messages(store, "w-3")) == [("user", "Hi"), ("assistant", "Hello")]
+
+
 # LibreChat.
 
 
@@ -303,6 +324,31 @@ CONVERSATION = {"id": "conv_1", "object": "conversation", "created_at": 17000000
 
 
 @pytest.mark.parametrize(
+    ("call", "name", "arguments", "output"),
+    [
+        ({"type": "function", "function": {"name": "f", "arguments": '{"a":1}', "output": "2"}}, "f", {"a": 1}, "2"),
+        (
+            {"type": "code_interpreter", "code_interpreter": {"input": "1+1", "outputs": [{"logs": "2"}]}},
+            "code_interpreter", {"input": "1+1"}, '[{"logs":"2"}]',
+        ),
+    ],
+)  # fmt: skip
+async def test_librechat_has_calls_as_assistants_make_them(
+    store: SqlStore, call: Json, name: str, arguments: Json, output: str
+) -> None:
+    content = [{"type": "tool_call", "tool_call": {"id": "call_6", **call}}, {"type": "text", "text": "Done."}]
+    value = {
+        "conversationId": "l-2",
+        "messages": [libre("m1", None, user=True, text="Do"), libre("m2", "m1", content=content)],
+    }
+    await import_recognised(store, value)
+    messages = await read_messages(store, "l-2")
+    function = messages[1]["tool_calls"][0]["function"]
+    assert (function["name"], json.loads(function["arguments"])) == (name, arguments)
+    assert summarise(messages)[2:] == [("tool", output), ("assistant", "Done.")]
+
+
+@pytest.mark.parametrize(
     "value",
     [
         ITEMS,
@@ -347,6 +393,29 @@ async def test_data_sets_are_conversations(store: SqlStore) -> None:
     assert summarise(await read_messages(store, old.sessions[0].id)) == [("user", "Hi"), ("assistant", "Hello")]
 
 
+async def test_data_sets_name_speakers_in_other_ways(store: SqlStore) -> None:
+    turns = ("Human", "hi"), ("function-call", '{"name": "f"}'), ("tool_response", "2"), ("GPT", "It is 2.")
+    line = {"id": "s/2", "conversations": [{"from": name, "value": text} for name, text in turns]}
+    [session] = (await import_recognised(store, [line])).sessions
+    messages = await read_messages(store, session.id)
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+    state = await store.state(SessionKey(TENANT, session.id))
+    assert state.metadata["imported"] == {"from": "sharegpt", "id": "s/2"}
+
+
+async def test_answer_that_was_rejected_is_a_fork(store: SqlStore) -> None:
+    answers = {"chosen": {"from": "gpt", "value": "2"}, "rejected": {"from": "gpt", "value": "3"}}
+    line = {"id": "s-3", "conversations": [{"from": "human", "value": "1 + 1?"}], **answers}
+    report = await import_recognised(store, [line])
+    assert (report.imported, report.forks) == (2, 1)
+    assert [summarise(await read_messages(store, session.id))[1:] for session in report.sessions] == [
+        [("assistant", "2")], [("assistant", "3")],
+    ]  # fmt: skip
+    broken = {**line, "rejected": {"from": "robot"}}
+    with pytest.raises(InvalidImport, match="/0/rejected/0: turn 1 does not say who speaks"):
+        await import_recognised(store, [broken])
+
+
 # What is no such file, or a broken one.
 
 
@@ -356,6 +425,8 @@ async def test_data_sets_are_conversations(store: SqlStore) -> None:
         (b"", "the file is empty"),
         (b"hello", "this is not JSON"),
         (b"PK\x03\x04...", "a ZIP archive; unpack it first"),
+        ('{"a": 1}'.encode("utf-16"), "UTF-16 or UTF-32; save it as UTF-8 first"),
+        ('[{"a": 1}]'.encode("utf-16-le"), "UTF-16 or UTF-32; save it as UTF-8 first"),
         (b"[]", "JSON without an object at its beginning"),
         (
             b'{"recipes": [], "version": 2}',

@@ -11,6 +11,7 @@ from swarmkeep.events.errors import InvalidImport
 from swarmkeep.history.foreign.conversation import (
     ForeignConversation,
     as_list,
+    choose_id,
     format_seconds,
     name_file,
     read_seconds,
@@ -42,7 +43,7 @@ def read_threads(found: Iterable[Document]) -> Iterator[ForeignConversation]:
             why = f"the file holds more than {MAX_FILE_VALUES} JSON values up to here; import it in parts"
             raise InvalidImport(why, line=document.line)
         for item in _find_objects(document.value):
-            thread = item.get("id") if item["object"] == "thread" else item.get("thread_id")
+            thread = _name_thread(item)
             if not isinstance(thread, str):
                 raise InvalidImport(f"a {item['object']} does not name its thread", line=document.line)
             objects[thread][item["object"]].append(item)
@@ -68,11 +69,16 @@ def _find_objects(value: Any) -> Iterator[Json]:
         for item in ordered:
             yield from _find_objects(item)
     elif isinstance(value, dict):
+        inner = (found for item in value.values() for found in _find_objects(item))
         if value.get("object") in _KINDS:
             yield value
-        else:
-            for item in value.values():
-                yield from _find_objects(item)
+            # Programs put what belongs to a thread or a run into it.
+            inner = (found for found in inner if isinstance(_name_thread(found), str))
+        yield from inner
+
+
+def _name_thread(item: Json) -> Any:
+    return item.get("id") if item["object"] == "thread" else item.get("thread_id")
 
 
 def _build_conversation(thread_id: str, kinds: dict[str, list[Json]]) -> ForeignConversation:
@@ -100,7 +106,7 @@ def _build_conversation(thread_id: str, kinds: dict[str, list[Json]]) -> Foreign
     return ForeignConversation(
         messages=messages,
         place=f"thread {thread_id}",
-        id=thread_id,
+        id=choose_id(thread_id),
         metadata=metadata if isinstance(metadata, dict) else {},
         origin=origin,
     )

@@ -24,6 +24,7 @@ from swarmkeep.history.foreign.documents import Document, enumerate_places
 
 _ITEM_TYPES = ("function_call", "function_call_output", "mcp_call", "reasoning", "item_reference")
 _OUTPUTS = ("preferred_output", "non_preferred_output")
+_ANSWERS = ("chosen", "rejected")
 _ITEMS = "these are items of OpenAI's responses, not messages; set `from` (`--from`) to conversations"
 
 
@@ -85,12 +86,19 @@ def _read_conversation(value: list[Any] | Json, place: str, line: int | None) ->
         messages=_convert_messages(value[key], line),
         place=f"{place}/{key}",
         line=line,
-        id=value["id"] if isinstance(value.get("id"), str) else None,
+        id=choose_id(value["id"]) if isinstance(value.get("id"), str) else None,
         agent=_read_agent(value.get("agent")),
         context_variables=variables if isinstance(variables, dict) else {},
         metadata=metadata if isinstance(metadata, dict) else {},
-        origin={name: item for name, item in value.items() if name not in known},
+        origin=_keep_rest(value, known),
     )
+
+
+def _keep_rest(value: Json, known: Iterable[str]) -> Json:
+    """What else there is, and an id that no session can have."""
+    id = value.get("id")
+    rest = {name: item for name, item in value.items() if name not in known}
+    return {**rest, "id": id} if isinstance(id, str) and id not in ("", choose_id(id)) else rest
 
 
 def _convert_completion(value: Json) -> Json:
@@ -103,16 +111,19 @@ def _read_preference(value: Json, place: str, line: int | None) -> ForeignConver
     """The preferred answer is the conversation's, the other one a fork of it."""
     asked = _convert_messages(value["input"]["messages"], line)
     preferred, other = (_convert_messages(value[name], line) for name in _OUTPUTS)
-    # By what it says: of one question and answer there may be lines with several that are worse.
-    name = f"{_OUTPUTS[1]}_{hashlib.sha256(encode(other)).hexdigest()[:16]}"
     rest = {name: item for name, item in value["input"].items() if name != "messages"}
     return ForeignConversation(
         messages=[*asked, *preferred],
         place=place,
         line=line,
         origin={name: item for name, item in {**rest, **value}.items() if name not in ("input", *_OUTPUTS)},
-        branches=[Branch(name=name, shared=len(asked), messages=other)],
+        branches=[_make_worse(_OUTPUTS[1], len(asked), other)],
     )
+
+
+def _make_worse(name: str, shared: int, messages: list[Json]) -> Branch:
+    """The other answer, by what it says: of one question and answer there may be lines with several that are worse."""
+    return Branch(name=f"{name}_{hashlib.sha256(encode(messages)).hexdigest()[:16]}", shared=shared, messages=messages)
 
 
 def _read_agent(value: Any) -> str | None:
@@ -189,7 +200,8 @@ _SPEAKERS = {
     "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant",
     "bard": "assistant", "assistant": "assistant", "model": "assistant", "system": "system",
 }  # fmt: skip
-_RESULTS = ("observation", "tool", "function_response")
+_RESULTS = ("observation", "tool", "function_response", "tool_response")
+_CALLS = ("function_call", "tool_call")
 
 
 def is_sharegpt(value: Any) -> bool:
@@ -209,32 +221,47 @@ def read_sharegpt(found: Iterable[Document]) -> Iterator[ForeignConversation]:
 def _read_sharegpt(document: Document) -> ForeignConversation:
     value = document.value
     system = value.get("system") or value.get("system_prompt")
-    messages: list[Json] = [{"role": "system", "content": system}] if isinstance(system, str) and system else []
+    begin: list[Json] = [{"role": "system", "content": system}] if isinstance(system, str) and system else []
     place = f"{document.place}/conversations"
-    last_call = ""
-    for number, turn in enumerate(value["conversations"]):
-        found = as_dict(turn)
-        speaker, text = found.get("from", found.get("role")), as_text(found.get("value", found.get("content")))
-        if speaker == "function_call":
-            last_call = f"call_{number}"
-            messages.append(ask([_read_call(last_call, text)]))
-        elif speaker in _RESULTS:
-            messages.append(answer(last_call or f"call_{number}", None, text))
-        elif isinstance(speaker, str) and speaker in _SPEAKERS:
-            messages.append({"role": _SPEAKERS[speaker], "content": text})
-        else:
-            why = (
-                f"turn {number + 1} does not say who speaks: `from` is human, gpt, system, function_call or observation"
-            )
-            raise InvalidImport(f"{place}/{number}: {why}", line=document.line)
-    taken = ("conversations", "id", "system", "system_prompt")
+    messages = [*begin, *_read_turns(value["conversations"], place, document.line)]
+    asked = len(messages)
+    branches = []
+    # Of preferences, the better answer is the conversation's, the other one a fork of it.
+    if all(isinstance(value.get(name), dict) for name in _ANSWERS):
+        better, worse = (_read_turns([value[name]], f"{document.place}/{name}", document.line) for name in _ANSWERS)
+        messages += better
+        branches = [_make_worse(_ANSWERS[1], asked, worse)]
+    taken = ("conversations", "id", "system", "system_prompt", *(_ANSWERS if branches else ()))
     return ForeignConversation(
         messages=messages,
         place=place,
         line=document.line,
         id=choose_id(value.get("id")),
-        origin={name: item for name, item in value.items() if name not in taken},
+        origin=_keep_rest(value, taken),
+        branches=branches,
     )
+
+
+def _read_turns(turns: list[Any], place: str, line: int | None) -> list[Json]:
+    messages: list[Json] = []
+    last_call = ""
+    for number, turn in enumerate(turns):
+        found = as_dict(turn)
+        speaker = as_text(found.get("from", found.get("role"))).lower().replace("-", "_")
+        text = as_text(found.get("value", found.get("content")))
+        if speaker in _CALLS:
+            last_call = f"call_{number}"
+            messages.append(ask([_read_call(last_call, text)]))
+        elif speaker in _RESULTS:
+            messages.append(answer(last_call or f"call_{number}", None, text))
+        elif speaker in _SPEAKERS:
+            messages.append({"role": _SPEAKERS[speaker], "content": text})
+        else:
+            why = (
+                f"turn {number + 1} does not say who speaks: `from` is human, gpt, system, function_call or observation"
+            )
+            raise InvalidImport(f"{place}/{number}: {why}", line=line)
+    return messages
 
 
 def _read_call(call_id: str, text: str) -> Json:

@@ -360,7 +360,9 @@ def _unwrap(value: Any) -> Any:
 
 
 def _list_messages(values: Json, what: str) -> list[Any]:
-    messages = values.get("messages", values.get("__root__"))
+    root = values.get("__root__")
+    # The whole state of a graph may be a list of messages, or anything else.
+    messages = values.get("messages", root if isinstance(root, list) else None)
     if messages is None:
         return []
     if not isinstance(messages, list):

@@ -109,6 +109,9 @@ def find_beginning(file: BinaryIO) -> tuple[int, int]:
     for magic, why in _ARCHIVES.items():
         if head.startswith(magic):
             raise InvalidImport(f"the file is {why}", line=1)
+    # No text of JSON in UTF-8 has a zero byte.
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\x00" in head:
+        raise InvalidImport("the file is not in UTF-8, but in UTF-16 or UTF-32; save it as UTF-8 first", line=1)
     return (len(_BOM) if head.startswith(_BOM) else 0), 1
 
 

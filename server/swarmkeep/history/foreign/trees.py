@@ -259,9 +259,9 @@ class _ChatGptNodes:
             return {"type": "text", "text": part["text"]}
         self._left_out[FILES] += 1
         kind = str(part.get("content_type") or "part")
-        return name_file(
-            "image" if "image" in kind else "audio" if "audio" in kind else "file", part.get("asset_pointer")
-        )
+        # What was said aloud is an object in it.
+        asset = {**as_dict(part.get("audio_asset_pointer")), **part}.get("asset_pointer")
+        return name_file("image" if "image" in kind else "audio" if "audio" in kind else "file", asset)
 
 
 def _read_recipient(message: Json) -> str | None:
@@ -284,7 +284,15 @@ def _join_texts(content: str | list[Json]) -> str:
 
 def is_open_webui(value: Any) -> bool:
     chat = value.get("chat") if isinstance(value, dict) else None
-    return isinstance(chat, dict) and (isinstance(chat.get("history"), dict) or isinstance(chat.get("messages"), list))
+    return _is_bare_chat(value) or (
+        isinstance(chat, dict) and (isinstance(chat.get("history"), dict) or isinstance(chat.get("messages"), list))
+    )
+
+
+def _is_bare_chat(value: Any) -> bool:
+    """Tell if it is a chat of the first releases, without what is around it now."""
+    history = value.get("history") if isinstance(value, dict) else None
+    return isinstance(history, dict) and isinstance(history.get("messages"), dict)
 
 
 def read_open_webui(found: Iterable[Document]) -> Iterator[ForeignConversation]:
@@ -294,7 +302,7 @@ def read_open_webui(found: Iterable[Document]) -> Iterator[ForeignConversation]:
 
 def _read_open_webui(value: Json) -> ForeignConversation:
     left_out: Counter[str] = Counter()
-    chat = value["chat"]
+    chat = value if _is_bare_chat(value) else value["chat"]
     history = as_dict(chat.get("history"))
     nodes = {name: as_dict(node) for name, node in as_dict(history.get("messages")).items()}
     current = _read_parent(history.get("currentId"))
@@ -456,10 +464,12 @@ def _convert_librechat(name: str, node: Json, left_out: Counter[str]) -> list[Js
             continue
         call_id = call["id"] if isinstance(call.get("id"), str) and call["id"] else f"call_{name}_{number}"
         before = convert_parts(texts, "assistant", left_out)
-        made = make_call(call_id, call.get("name"), call.get("args"))
-        messages.append(mark(ask([made], before if isinstance(before, str) else None), **kept))
-        if call.get("output") is not None:
-            messages.append(answer(call_id, call.get("name"), as_text(call["output"])))
+        tool, arguments, output = _read_librechat_call(call)
+        messages.append(
+            mark(ask([make_call(call_id, tool, arguments)], before if isinstance(before, str) else None), **kept)
+        )
+        if output is not None:
+            messages.append(answer(call_id, tool, as_text(output)))
         texts = []
     said = convert_parts(texts, role, left_out) if parts else as_text(node.get("text"))
     files = name_files([*as_list(node.get("files")), *as_list(node.get("attachments"))], left_out)
@@ -467,6 +477,15 @@ def _convert_librechat(name: str, node: Json, left_out: Counter[str]) -> list[Js
     if said or not messages:
         messages.append(mark({"role": role, "content": said}, **kept))
     return messages
+
+
+def _read_librechat_call(call: Json) -> tuple[Any, Any, Any]:
+    """The tool, its arguments and what came of it: of LibreChat's own agents, or as OpenAI's Assistants have them."""
+    kind = as_text(call.get("type"))
+    details = as_dict(call.get(kind)) or call
+    arguments = details.get("args", details.get("arguments", details.get("input")))
+    output = details.get("output", details.get("outputs", call.get("output")))
+    return details.get("name") or call.get("name") or kind, arguments, output
 
 
 def _unpack_librechat(part: Json) -> Json:
