@@ -60,6 +60,7 @@ def test_the_answers_are_values(server: StubServer) -> None:
         make_json_reply(samples.make_page([DUE])),
         make_json_reply({"data": [PLACED], "next_cursor": "1-2"}),
         make_json_reply({"data": [], "next_cursor": "1-2"}),
+        *[make_json_reply({"data": [], "next_cursor": "9-0"})] * 2,
         make_json_reply(CONSUMER),
         make_json_reply(samples.make_page([CONSUMER])),
         make_json_reply(CONSUMER),
@@ -82,6 +83,7 @@ def test_the_answers_are_values(server: StubServer) -> None:
         events = client.feed.events(consumer="crm", type=["a", "b"], agent="Ann", metadata={"k": 1}, page_size=9)
         assert [due.keep for due in client.sessions.due(before="2100-01-01T00:00:00Z")] == ["30d"]
         assert [(event.cursor, event.seq) for event in events] == [("1-2", 2)]
+        assert [(page.data, page.next_cursor) for page in client.feed.pages(after="1-2")] == [([], "9-0")]
         assert client.feed.confirm("crm", "1-2").lag == 4
         assert [one.name for one in client.feed.consumers()] == ["crm"]
         assert client.feed.consumer("crm") == Consumer(**CONSUMER)
@@ -101,6 +103,8 @@ def test_the_answers_are_values(server: StubServer) -> None:
         "GET /v1/retention?before=2100-01-01T00%3A00%3A00Z",
         "GET /v1/events?consumer=crm&metadata.k=1&limit=9&type=a&type=b&agent=Ann",
         "GET /v1/events?after=1-2&metadata.k=1&limit=9&type=a&type=b&agent=Ann",
+        "GET /v1/events?after=1-2",
+        "GET /v1/events?after=9-0",
         "PUT /v1/consumers/crm",
         "GET /v1/consumers",
         "GET /v1/consumers/crm",

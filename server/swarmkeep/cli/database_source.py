@@ -139,7 +139,7 @@ class DatabaseSource:
             if isinstance(item, RecordedEvent) and (not types or item.type in types):
                 yield to_client_event(item)
 
-    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[api.FeedEvent]]:
+    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[api.FeedPage]:
         """The events of all sessions, page by page; with `follow` then each new one, for ever."""
         feed, run, tenant = self._open_feed(), self._background.run, self._tenant
         place = run(feed.find_start(tenant, choice.after, choice.consumer))
@@ -148,7 +148,8 @@ class DatabaseSource:
             waiting = feed.wait(tenant, place, wanted, limit=PAGE_SIZE, seconds=POLL_SECONDS if follow else 0)
             page = run(waiting)
             place = page.cursor
-            yield [decode(encode(view_feed_event(one)), api.FeedEvent) for one in page.events]
+            shown = [decode(encode(view_feed_event(one)), api.FeedEvent) for one in page.events]
+            yield api.FeedPage(data=shown, next_cursor=str(place))
             if page.is_last and not page.events and not follow:
                 return
 

@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager, suppress
 from datetime import date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 from urllib.request import Request, urlopen
@@ -161,18 +160,17 @@ class ServerSource:
                 if not types or event.type in types:
                     yield event
 
-    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[Sequence[api.FeedEvent]]:
+    def feed(self, choice: FeedChoice, *, follow: bool = False) -> Iterator[api.FeedPage]:
         wanted: Any = {
             "after": choice.after, "consumer": choice.consumer, "type": choice.types, "agent": choice.agents,
             "metadata": choice.metadata,
         }  # fmt: skip
         if not follow:
-            events = self._client.feed.events(**wanted, page_size=_PAGE_SIZE)
-            while page := list(islice(events, _PAGE_SIZE)):
-                yield page
+            yield from self._client.feed.pages(**wanted, page_size=_PAGE_SIZE)
             return
         with open_patient_client(self._url, self._api_key) as client:
-            yield from ([event] for event in client.feed.follow(**wanted))
+            for event in client.feed.follow(**wanted):
+                yield api.FeedPage(data=[event], next_cursor=event.cursor)
 
     def consumers(self) -> Sequence[api.Consumer]:
         return self._client.feed.consumers()

@@ -25,7 +25,7 @@ from swarmkeep.events.facts import MessageAdded
 from swarmkeep.events.records import CompletionRecord
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import Claim, SessionKey
-from tests.cli.command_line import ACME, CommandLine
+from tests.cli.command_line import ACME, CommandLine, Result
 from tests.cli.conftest import RecordedSession, serve_copy
 from tests.store.sessions import begin_session, draft_run_completion, draft_run_start
 from tests.support.anchors import serving
@@ -183,6 +183,39 @@ def test_events_are_forwarded_by_type(
     assert "the audit log" not in db.expect_refusal("forward", "--to", "siem.jsonl")
     assert db("forward", "--to", "audit.jsonl").code == 0
     assert "the audit log was forwarded there" in db.expect_refusal("forward", "--to", "audit.jsonl", *types)
+
+
+def test_rare_events_are_not_looked_for_twice(db: CommandLine, recorded: RecordedSession) -> None:
+    check_rare_events(db, recorded)
+
+
+@pytest.mark.long
+def test_rare_events_of_a_server(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
+    with serve_copy(recorded, tmp_path) as server:
+        check_rare_events(cli, recorded, "--url", server.url)
+
+
+def check_rare_events(cli: CommandLine, recorded: RecordedSession, *where: str) -> None:
+    def asked(*words: str) -> Result:
+        return cli(*words, *where)
+
+    state, file = cli.folder / "rare.jsonl.state", cli.folder / "rare.jsonl"
+    forward_rare = ("forward", "--to", "rare.jsonl", "--type", "session.forked")
+    assert "forwarded 0 entries" in asked(*forward_rare).err
+    beginning = json.loads(state.read_text())["cursor"]
+    # The place is behind all that was not wanted.
+    assert "there are no such events" in asked("feed", "--after", beginning).err
+    assert asked("sessions", "fork", recorded.session_id, "--id", "fork-1").code == 0
+    assert "forwarded 1 entry" in asked(*forward_rare).err
+    [event] = read(file)
+    kept = json.loads(state.read_text())
+    assert (kept["hash"], kept["cursor"] > event["unmapped"]["cursor"]) == (event["metadata"]["uid"], True)
+    assert "forwarded 0 entries" in asked(*forward_rare).err
+    assert json.loads(state.read_text()) == kept
+    # A file that a crash left with more than the state knows is believed; so is the file alone.
+    state.write_text(json.dumps({"seq": 0, "hash": "", "log": "events", "cursor": beginning}))
+    assert "forwarded 0 entries" in asked(*forward_rare).err
+    assert read(file) == [event]
 
 
 def list_spans(requests: list[Json]) -> list[Json]:

@@ -28,6 +28,7 @@ from swarmkeep_client.models import (
     DueSession,
     Erasure,
     FeedEvent,
+    FeedPage,
     Head,
     Health,
     ImportReport,
@@ -435,11 +436,31 @@ class Feed:
 
         `type`, `agent` and `metadata` select some: `metadata` is what their sessions have now.
         """
+        pages = self.pages(
+            after=after, consumer=consumer, type=type, agent=agent, metadata=metadata, page_size=page_size
+        )
+        with closing(pages):
+            for page in pages:
+                for event in page.data:
+                    yield event
+
+    def pages(
+        self,
+        *,
+        after: str | None = None,
+        consumer: str | None = None,
+        type: str | Sequence[str] | None = None,
+        agent: str | Sequence[str] | None = None,
+        metadata: Mapping[str, MetadataValue] | None = None,
+        page_size: int | None = None,
+    ) -> Generator[FeedPage, None]:
+        """The same, page by page. `next_cursor` is also behind the events that are not wanted: a reader that confirms
+        it does not have them looked through again. A page may have no events.
+        """
         read = partial(calls.read_feed, type=type, agent=agent, metadata=metadata, page_size=page_size)
         page = self._sender.perform(read(after=after, consumer=consumer))
         while page.data or page.next_cursor != after:
-            for event in page.data:
-                yield event
+            yield page
             after = page.next_cursor
             page = self._sender.perform(read(after=after, consumer=None))
 

@@ -206,14 +206,17 @@ def _show(source: Source, choice: FeedChoice, *, follow: bool, as_json: bool) ->
     from swarmkeep.cli.render import format_event_line
 
     count = 0
+    confirmed = ""
     for page in source.feed(choice, follow=follow):
-        for event in page:
+        for event in page.data:
             if as_json:
                 put_json_line(event)
             else:
                 put(f"{event.session_id}  {format_event_line(event)}")
-        count += len(page)
-        if choice.consumer is not None and page:
-            source.confirm(choice.consumer, page[-1].cursor)
+        count += len(page.data)
+        # Also where none of its events is wanted: they are not looked through again.
+        if choice.consumer is not None and page.next_cursor != confirmed:
+            confirmed = page.next_cursor
+            source.confirm(choice.consumer, confirmed)
     if not count and not as_json:
         say("there are no such events")

@@ -41,6 +41,8 @@ _TRACES_AT_ONCE = 20
 # Receivers refuse bodies that are too large, by default 4 MB and more, and would do so each time.
 _MAX_BODY_BYTES = 2_000_000
 _TRACED = ("run.completed", "run.failed", "run.cancelled", "run.interrupted", "feedback.added")
+# What is kept before the first of them.
+_NOTHING_YET: Json = {"seq": 0, "hash": ""}
 # The last line of a file is looked for in so many bytes first: an entry has a few hundred, an event may have more.
 _TAIL_BYTES = 1 << 20
 # Of what a collector says: its answer may be a megabyte.
@@ -171,7 +173,8 @@ class _Target:
         event = written["metadata"]
         last = {"seq": event["sequence"], "hash": event["uid"], "log": event["log_name"]}
         if event["log_name"] == "events":
-            return {**last, "cursor": written["unmapped"]["cursor"]}
+            # Of the same event, the state is of the place up to which no other was wanted.
+            return kept if kept.get("hash") == last["hash"] else {**last, "cursor": written["unmapped"]["cursor"]}
         # A file may have been put in the place of a later one.
         return max(kept, last, key=lambda one: int(one.get("seq", 0)))
 
@@ -179,6 +182,11 @@ class _Target:
         """Write entries, a line for each, and how far that is. Raises NotDelivered, Refused."""
         lines = (encode(entry) + b"\n" for entry in entries)
         self._write(map(b"".join, _split(lines)), last, "application/x-ndjson")
+
+    def keep_place(self, last: Json, cursor: str) -> None:
+        """Write how far it is by now, though nothing more was wanted up to there. Raises Refused."""
+        if cursor != last.get("cursor"):
+            write_atomically(self._place, [json.dumps({**last, "cursor": cursor}).encode() + b"\n"])
 
     def write_traces(self, spans: list[Json], last: Json) -> None:
         """Write spans, some in each body of OTLP, and how far that is. Raises NotDelivered, Refused."""
@@ -239,10 +247,10 @@ def _forward_audit_log(source: Source, target: _Target) -> Iterator[int]:
 
 def _forward_events(source: Source, target: _Target, types: list[str]) -> Iterator[int]:
     """The same, for events of sessions by the feed."""
-    after = _refuse_other_log(target.find_last(), "events").get("cursor")
-    for page in source.feed(FeedChoice(after=after, types=tuple(types))):
-        for start in range(0, len(page), _AT_ONCE):
-            batch = page[start : start + _AT_ONCE]
+    last = {**_NOTHING_YET, "log": "events", **_refuse_other_log(target.find_last(), "events")}
+    for page in source.feed(FeedChoice(after=last.get("cursor"), types=tuple(types))):
+        for start in range(0, len(page.data), _AT_ONCE):
+            batch = page.data[start : start + _AT_ONCE]
             events = [
                 session_event_to_ocsf(
                     one.cursor, one.session_id, one.seq, one.type, one.agent, one.at, one.data, one.hash,
@@ -253,6 +261,8 @@ def _forward_events(source: Source, target: _Target, types: list[str]) -> Iterat
             last = {"seq": batch[-1].seq, "hash": batch[-1].hash, "log": "events", "cursor": batch[-1].cursor}
             target.write(events, last)
             yield len(batch)
+        target.keep_place(last, page.next_cursor)
+        last = {**last, "cursor": page.next_cursor}
 
 
 def _split(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -284,12 +294,12 @@ class _Days(NamedTuple):
 def _forward_traces(source: Source, target: _Target, days: _Days, *, has_content: bool) -> Iterator[int]:
     """The same, for runs as traces. What came after the last one is looked for by the feed: their ends, and feedback,
     which brings the run that it is about once more, with the same ids."""
-    after = _refuse_other_log(target.find_last_trace(), "traces").get("cursor")
-    for page in source.feed(FeedChoice(after=after, types=_TRACED)):
+    last = {**_NOTHING_YET, "log": "traces", **_refuse_other_log(target.find_last_trace(), "traces")}
+    for page in source.feed(FeedChoice(after=last.get("cursor"), types=_TRACED)):
         # Of a session with many runs there are several batches in a page.
         read = lru_cache(maxsize=1)(partial(_read_traced, source))
-        for start in range(0, len(page), _TRACES_AT_ONCE):
-            batch = page[start : start + _TRACES_AT_ONCE]
+        for start in range(0, len(page.data), _TRACES_AT_ONCE):
+            batch = page.data[start : start + _TRACES_AT_ONCE]
             sessions = dict.fromkeys(one.session_id for one in batch if days.contain(one.at))
             asked = {
                 name: {one.seq for one in batch if one.session_id == name and days.contain(one.at)} for name in sessions
@@ -299,6 +309,8 @@ def _forward_traces(source: Source, target: _Target, days: _Days, *, has_content
             spans = [span for trace in traces for span in trace]
             target.write_traces(spans, last)
             yield len(traces)
+        target.keep_place(last, page.next_cursor)
+        last = {**last, "cursor": page.next_cursor}
 
 
 class _Traced(NamedTuple):
