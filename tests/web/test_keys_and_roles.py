@@ -59,6 +59,19 @@ def open_as(cleared_windows: Callable[..., Window], office: Office, person: Pers
     return window
 
 
+def test_agent_is_named_whole_on_a_phone(cleared_windows: Callable[..., Window], office: Office) -> None:
+    """Also where the header has fewer buttons than usual, and so room for a little of it in its first line."""
+    with office.writer.ask(office.server.url) as api:
+        session = api.session(id="idle", agent="Front Desk")
+    window = cleared_windows(office.server.url).open_chat(session)
+    office.hire("Sue", "support").give_key(window)
+    expect(window.page.locator(".who")).to_have_text("Sue · default · support")
+    for width in (320, 390, 410, 480):
+        window.page.set_viewport_size({"width": width, "height": 844})
+        window.page.wait_for_function("() => document.querySelector('.agent-select').clientWidth >= 110")
+        window.wait_until_it_fits()
+
+
 def test_read_only_key_is_offered_nothing_else(
     cleared_windows: Callable[..., Window], office: Office, waiting: str
 ) -> None:

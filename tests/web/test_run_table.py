@@ -138,7 +138,7 @@ def test_percentiles_and_usage_lead_to_rows(window: Window) -> None:
 
 def test_answer_is_rated_reviewed_and_made_a_case(window: Window, history: Api, model: ScriptedModel) -> None:
     page = window.page
-    session = history.session(id="rated", metadata={"title": f"Rated {'long ' * 12}"})
+    session = history.session(id="rated", metadata={"title": f"Rated {'wordy ' * 12}"})
     model.say("It is Tuesday.", usage=USAGE)
     history.run(session, "Which day is it?")
     window.open_chat(session)
