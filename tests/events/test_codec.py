@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -120,6 +120,27 @@ def test_anything_is_either_json_or_malformed(data: bytes | str) -> None:
 
 def test_unescaped_surrogates_are_read() -> None:
     assert decode('{"a": "\ud800"}') == {"a": "\ud800"}
+
+
+class _Shape(msgspec.Struct):
+    kind: Literal["a", "b"] = "a"
+    text: str = ""
+    items: list[int] = []
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (r'{"kind": "\ud800"}', "$.kind"), (r'{"items": "\ud800"}', "$.items"),
+        (r'{"items": ["\ud800"]}', "$.items[0]"),
+        (r'"\ud800"', ""), (r'{"text": "\ud800", "items": 1}', "$.items"),
+    ],
+)  # fmt: skip
+def test_surrogates_in_other_places_are_of_the_wrong_type(text: str, place: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as refused:
+        decode(text, _Shape)
+    assert str(refused.value).endswith(f" - at `{place}`" if place else "got `str`")
+    assert decode(r'{"text": "\ud800"}', _Shape).text == "\ud800"
 
 
 @pytest.mark.parametrize(

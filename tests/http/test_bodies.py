@@ -32,6 +32,9 @@ JSON = {"Content-Type": "application/json"}
         ({"input": "x", "stream": "yes"}, "/stream"),
         ({"input": "x", "stream": True, "background": True}, "/background"),
         ({"input": "x", "on_busy": "wait"}, "/on_busy"),
+        ({"input": "x", "on_busy": "\ud800"}, "/on_busy"),
+        ({"input": "x", "max_turns": "\ud800"}, "/max_turns"),
+        ({"input": [{"role": "\ud800", "content": "x"}]}, "/input/0/role"),
         ({"input": "x", "context_variables": []}, "/context_variables"),
         ({"input": ["x"]}, "/input/0"),
         ({"input": [{"role": "user", "content": "x"}, {"role": "nobody", "content": "x"}]}, "/input/1/role"),
@@ -43,9 +46,28 @@ JSON = {"Content-Type": "application/json"}
 )
 async def test_wrong_run_fields_named(plain: RunningServer, body: Any, pointer: str) -> None:
     session = await plain.session()
-    found = check_problem(await plain.post(f"{session}/runs", body), 400, "invalid_request")
+    answer = await plain.client.post(f"{session}/runs", content=json.dumps(body), headers=JSON)
+    found = check_problem(answer, 400, "invalid_request")
     assert [error["pointer"] for error in found["errors"]] == [pointer]
     assert len(await plain.events(session)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/agui/Front", {"threadId": "t", "runId": "r", "messages": "\ud800"}),
+        ("/openai/v1/responses", {"model": "Front", "input": [{"type": "\ud800"}]}),
+        ("/openai/v1/chat/completions", {"model": "Front", "messages": "\ud800"}),
+        ("/openai/v1/agents", {"model": "Front", "tools": ["\ud800"]}),
+        ("/openai/v1/agents/sessions", {"environment": {"type": "\ud800"}}),
+        ("/openai/v1/agents/automations", {"type": "once", "target": {"type": "\ud800"}}),
+        ("/v1/webhooks", {"url": "https://example.com", "types": "\ud800"}),
+        ("/v1/keys", {"role": "\ud800"}),
+    ],
+)
+async def test_half_of_a_character_is_refused_at_every_door(plain: RunningServer, path: str, body: Any) -> None:
+    answer = await plain.client.post(path, content=json.dumps(body), headers=JSON)
+    assert 400 <= answer.status_code < 500, answer.text
 
 
 @pytest.mark.parametrize(

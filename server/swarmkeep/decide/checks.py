@@ -24,7 +24,7 @@ from swarmkeep.agent.values import (
     check_response_format,
     copy_plain_object,
 )
-from swarmkeep.events.codec import Json, encode
+from swarmkeep.events.codec import Json, convert, encode
 from swarmkeep.events.errors import InvalidRequest, TooLarge, quote
 from swarmkeep.events.files import (
     KINDS,
@@ -165,7 +165,7 @@ def check_messages(value: str | list[Json], pointer: str, max_messages: int | No
 
 def _check_message(message: Json, pointer: str) -> Json:
     try:
-        shape = msgspec.convert(message, _Message)
+        shape = convert(message, _Message)
     except msgspec.ValidationError as error:
         raise make_invalid_request(error, _Message, pointer) from error
     if shape.role == "tool" and not shape.tool_call_id:
@@ -216,7 +216,7 @@ def check_tools(tools: Sequence[Json], pointer: str = "/tools") -> tuple[CallerT
 
 def _check_tool(tool: Json, pointer: str) -> CallerTool:
     try:
-        found = msgspec.convert(tool, CallerTool)
+        found = convert(tool, CallerTool)
     except msgspec.ValidationError as error:
         raise make_invalid_request(error, CallerTool, pointer) from error
     if not _NAME.fullmatch(found.function.name):

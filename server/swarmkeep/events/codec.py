@@ -6,6 +6,7 @@ rare text takes the slow path and comes back exactly as it was given.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -94,7 +95,21 @@ def decode(text: str | bytes, type: Any = Any) -> Any:
         raise
     except (msgspec.DecodeError, UnicodeError) as error:
         plain = _decode_surrogates(text, error)
-    return plain if type is Any else msgspec.convert(plain, type)
+    return plain if type is Any else convert(plain, type)
+
+
+def convert(value: Any, type: type[T]) -> T:
+    """Check a JSON value against a type. Raises msgspec.ValidationError, with the path in its message.
+
+    msgspec itself fails with a lone surrogate in any text that stands where there may be none, or only some.
+    """
+    try:
+        return msgspec.convert(value, type)
+    except UnicodeEncodeError:
+        with contextlib.suppress(RecursionError):
+            # The same with other characters says where.
+            msgspec.convert(replace_surrogates(value), type)
+    raise msgspec.ValidationError("Lone surrogates cannot stand here")
 
 
 def build_decoder(type: Any) -> msgspec.json.Decoder[Any]:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from swarmkeep.events.codec import Json, encode
+from swarmkeep.events.codec import Json, convert, encode
 
 # Files and pictures of messages: what stands in a content part in the place of its bytes, and how these are put
 # back.
@@ -48,7 +48,7 @@ def read_reference(part: object) -> FileReference | None:
     if not isinstance(part, dict) or "blob" not in part or not has_content_kind(part):
         return None
     try:
-        found = msgspec.convert(part["blob"], FileReference)
+        found = convert(part["blob"], FileReference)
     except msgspec.ValidationError:
         return None
     is_object = isinstance(part.get(part["type"]), dict)

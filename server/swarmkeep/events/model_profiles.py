@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from swarmkeep.agent.values import PROFILE_FIELDS, choose_fields
-from swarmkeep.events.codec import Json, count_levels, encode, replace_surrogates
+from swarmkeep.events.codec import Json, convert, count_levels, encode, replace_surrogates
 from swarmkeep.events.records import MessageRules
 
 # Keep the data that a model attached to its message and to its calls: opaque, kept beside them, and sent back to
@@ -133,7 +133,7 @@ def read_attached(message: Json) -> Attached | None:
     if message.get("role") != "assistant" or not isinstance(message.get(PROVIDER), dict):
         return None
     try:
-        return msgspec.convert(message[PROVIDER], Attached)
+        return convert(message[PROVIDER], Attached)
     except (msgspec.ValidationError, RecursionError):
         return None
 

@@ -11,7 +11,7 @@ from typing import BinaryIO, Literal, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from swarmkeep.events.codec import MalformedJson, count_levels, decode, encode, parse_timestamp
+from swarmkeep.events.codec import MalformedJson, convert, count_levels, decode, encode, parse_timestamp
 from swarmkeep.events.errors import HistoryDamaged, InvalidImport, SessionNotFound
 from swarmkeep.events.facts import ApprovalRequested, ContextUpdated, EventView, RecordedEvent, RunWaiting, SessionEvent
 from swarmkeep.events.messages import list_fact_files, list_fact_references, list_text_hashes
@@ -191,7 +191,7 @@ T = TypeVar("T")
 
 def _convert(value: object, kind: type[T]) -> T:
     try:
-        return msgspec.convert(value, kind)
+        return convert(value, kind)
     except msgspec.ValidationError as error:
         raise InvalidLine(str(error).replace("`", "'")) from None
 
@@ -513,7 +513,7 @@ def parse_event_line(line: str | bytes) -> RecordedEvent:
     plain = decode(line)
     if isinstance(plain, dict) and "data" in plain:
         plain = {**plain, "data": msgspec.Raw(encode(plain["data"]))}
-    return to_recorded_event(msgspec.convert(plain, EventView))
+    return to_recorded_event(convert(plain, EventView))
 
 
 def to_recorded_event(view: EventView) -> RecordedEvent:

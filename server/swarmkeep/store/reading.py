@@ -13,7 +13,7 @@ from cachetools import LRUCache
 from msgspec.structs import replace
 from sqlalchemy import BigInteger, Column, Connection, Select, Table, Text, bindparam, select, type_coerce
 
-from swarmkeep.events.codec import Json, MalformedJson, build_decoder, decode
+from swarmkeep.events.codec import Json, MalformedJson, build_decoder, convert, decode
 from swarmkeep.events.errors import EventNotFound, SessionNotFound
 from swarmkeep.events.facts import FACTS, RecordedEvent, SessionEvent, SessionRedacted, UnknownFact
 from swarmkeep.events.fold import fold
@@ -84,7 +84,7 @@ def upcast(type: str, version: int, payload: str, upcasters: Upcasters = UPCASTE
         value = decode(payload)
         for old in range(version, cls.version):
             value = upcasters[type, old](value)
-        return msgspec.convert(value, cls)  # type: ignore[return-value]
+        return convert(value, cls)  # type: ignore[return-value]
     except (MalformedJson, msgspec.ValidationError, LookupError, TypeError):
         return _make_unknown(payload)
 
