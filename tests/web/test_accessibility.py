@@ -183,10 +183,10 @@ def test_keyboard_stays_out_from_behind_menu(window: Window, api: Api) -> None:
     window.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     window.open_chat(session)
     expect(window.composer).to_be_focused()
-    menu = window.page.get_by_role("button", name="Sessions")
+    menu = window.page.get_by_role("button", name="Sessions", exact=True)
     menu.press("Enter")
     expect(menu).to_have_attribute("aria-expanded", "true")
-    window.page.get_by_role("navigation", name="Sessions").get_by_role("link").last.press("Tab")
+    window.page.get_by_role("navigation", name="Sessions").locator(":is(a, button):visible").last.press("Tab")
     expect(window.page.get_by_role("button", name="Rename")).to_be_focused()
     expect(menu).to_have_attribute("aria-expanded", "false")
 
