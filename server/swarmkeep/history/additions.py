@@ -13,7 +13,7 @@ from swarmkeep.decide.checks import check_id
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.settle import finish_import
 from swarmkeep.events.codec import Json, encode
-from swarmkeep.events.errors import InvalidRequest, SeqConflict, SessionExists
+from swarmkeep.events.errors import InvalidRequest, SeqConflict, SessionExists, SessionNotFound
 from swarmkeep.events.facts import (
     ContextUpdated,
     EventDraft,
@@ -32,31 +32,23 @@ from swarmkeep.events.state import State
 from swarmkeep.history.import_export import ImportOutcome
 from swarmkeep.runs.sessions import fork_session
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import SessionKey, StorageQuota
+from swarmkeep.store.records import AppendResult, SessionKey, StorageQuota
 
 _AT_ONCE = 200
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _MOST_TRIES = 5
+_READ_TYPES = (SessionCreated.type, MessageAdded.type, SessionImported.type)
 _EVENTS_OF_FORK = 4
 """Beside its messages: how it began, the import of that, and that it is a fork with more that was imported."""
 
 
 class WantedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as the file has it: its events from the first on, and their files."""
+    """A session as the file has it, and the files of its messages."""
 
     id: str
-    events: Sequence[SessionEvent]
+    created: SessionCreated
+    messages: list[MessageAdded]
     files: Mapping[str, bytes]
-
-    @property
-    def created(self) -> SessionCreated:
-        first = self.events[0]
-        assert isinstance(first, SessionCreated)
-        return first
-
-    @property
-    def messages(self) -> list[MessageAdded]:
-        return [fact for fact in self.events if isinstance(fact, MessageAdded)]
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,20 +62,25 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Here(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session says before its first run here, and where; None stands for what was redacted.
-
-    `is_imported`: the session came from a file.
+    """What a session says before its first run here, and where; None stands for what was redacted. `is_imported`: it
+    came from a file. `goes_on`: there has been a run. `state` is no later than the messages, so that nothing is added
+    behind one that is not among them.
     """
 
+    state: State
     created: SessionCreated | None
     messages: list[Json | None]
     seqs: list[int]
     is_imported: bool
     goes_on: bool
 
-    def count_shared(self, wanted: Sequence[MessageAdded]) -> int:
-        pairs = zip(self.messages, wanted, strict=False)
+    def count_shared(self, wanted: WantedSession) -> int:
+        pairs = zip(self.messages, wanted.messages, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] in (None, _without_sender(pair[1])), pairs))
+
+    def is_begun_by(self, wanted: WantedSession) -> bool:
+        """Tell if it is the beginning of the conversation, and nothing else."""
+        return not self.goes_on and self.count_shared(wanted) == len(self.messages) < len(wanted.messages)
 
     def find_seq(self, shared: int) -> int:
         return self.seqs[shared - 1] if shared else 1
@@ -120,99 +117,120 @@ class Additions:
     def _key(self, id: str) -> SessionKey:
         return SessionKey(self._tenant, id)
 
-    async def check(self, trunk: WantedSession, forks: Sequence[WantedSession]) -> None:
-        """Raise SessionExists where the session of this name has nothing of any of these."""
-        longest = max(len(one.messages) for one in (trunk, *forks))
-        here = await self._read(self._key(trunk.id), longest)
-        if here is not None and not (here.is_imported and self._has_any(here, (trunk, *forks))):
-            raise SessionExists(trunk.id, "exists already, with another history")
+    async def add(
+        self, wanted: WantedSession, trunk: str | None = None, branches: Sequence[WantedSession] = ()
+    ) -> Added:
+        """Have the messages in a session: the one of that name, or else a fork of it, or of the `trunk`.
 
-    def _has_any(self, here: _Here, wanted: Sequence[WantedSession]) -> bool:
-        return not here.messages or any(not one.messages or here.count_shared(one.messages) for one in wanted)
-
-    async def add(self, wanted: WantedSession, trunk: str | None = None) -> Added:
-        """Have the messages in a session: the one of that name, or else a fork of it, or of the `trunk`."""
+        Raises SessionExists where the session of that name did not come from a file, or has nothing of the conversation
+        and its `branches`.
+        """
         parent, here = trunk, None
         if trunk is not None:
-            here = await self._read(self._key(trunk), len(wanted.messages))
-            if here is not None and here.count_shared(wanted.messages) == len(wanted.messages):
+            here = await self._read(trunk, wanted)
+            if here is not None and here.count_shared(wanted) == len(wanted.messages):
                 return Added(id=trunk, outcome="present")
         chosen = wanted.id
-        while (found := await self._read(self._key(chosen), len(wanted.messages))) is not None:
-            shared = found.count_shared(wanted.messages)
-            if not found.is_imported:
+        while (found := await self._read(chosen, wanted)) is not None:
+            shared = found.count_shared(wanted)
+            if shared == len(wanted.messages) and found.is_imported:
+                return _view(chosen, found.state, 0)
+            is_other = parent is None and found.messages and not any(map(found.count_shared, (wanted, *branches)))
+            if is_other or not found.is_imported:
                 raise SessionExists(chosen, "exists already, with another history")
-            if shared == len(wanted.messages):
-                return Added(id=chosen, outcome="present")
-            if shared == len(found.messages) and not found.goes_on:
-                return await self._extend(chosen, wanted)
+            if found.is_begun_by(wanted):
+                return await self._extend(chosen, wanted, found)
             # By the first message that parts them, so that it is found again when it has grown.
             parent, here = chosen, found
             chosen = choose_fork_id(chosen, _digest(wanted.messages[shared]))
         if parent is None or here is None:
             # What it was to be a fork of was deleted meanwhile.
             return Added(id=chosen, outcome="present")
-        at = here.find_seq(here.count_shared(wanted.messages))
+        return await self._fork(self._key(parent), here.find_seq(here.count_shared(wanted)), chosen, wanted)
+
+    async def _fork(self, parent: SessionKey, at: int, id: str, wanted: WantedSession) -> Added:
         if self._dry_run:
             count = len(wanted.messages) + _EVENTS_OF_FORK
-            return Added(id=chosen, outcome="imported", seq=count, events=count)
+            return Added(id=id, outcome="imported", seq=count, events=count)
+        # Another import may have just made it.
+        is_made = True
         try:
-            await fork_session(
-                self._store, self._key(parent), at=at, session_id=chosen, sizes=self._sizes, quota=self._quota
-            )
+            await fork_session(self._store, parent, at=at, session_id=id, sizes=self._sizes, quota=self._quota)
         except SessionExists:
-            # Another import has just made it.
-            return await self._extend(chosen, wanted)
-        made = await self._extend(chosen, wanted)
-        return msgspec.structs.replace(made, outcome="imported", events=made.seq)
+            is_made = False
+        made = await self._extend(id, wanted, await self._read(id, wanted))
+        return msgspec.structs.replace(made, outcome="imported", events=made.seq) if is_made else made
 
-    async def _read(self, key: SessionKey, count: int) -> _Here | None:
-        """No more than one message more than the conversation has."""
-        created = await self._store.read(key, types=[SessionCreated.type], limit=1)
-        if not created:
+    async def _read(self, id: str, wanted: WantedSession) -> _Here | None:
+        """The session, with no more than one message more than the conversation has; None if there is none."""
+        key, events, after = self._key(id), list[RecordedEvent](), 0
+        # Mostly there are these two beside its messages.
+        limit = len(wanted.messages) + 3
+        try:
+            state = await self._store.sound_state(key)
+        except SessionNotFound:
             return None
-        imported = await self._store.read(key, types=[SessionImported.type], limit=1)
-        events = await self._store.read(key, types=[MessageAdded.type], limit=count + 1)
-        before = list(takewhile(lambda event: event.run_id is None, events))
-        first = created[0].fact
+        while True:
+            page = await self._store.read(key, after=after, types=_READ_TYPES, limit=limit)
+            events += page
+            said = [event for event in events if event.type == MessageAdded.type]
+            if len(page) < limit or len(said) > len(wanted.messages):
+                break
+            after = page[-1].seq
+        if not events:
+            return None
+        imported = [event for event in events if event.type == SessionImported.type]
+        if not imported:
+            # It may stand behind more messages than were read.
+            imported = await self._store.read(key, types=[SessionImported.type], limit=1)
+        before = list(takewhile(lambda event: event.run_id is None, said))
+        first = events[0].fact
         return _Here(
+            state=state,
             created=first if isinstance(first, SessionCreated) else None,
             messages=[_read_message(event) for event in before],
             seqs=[event.seq for event in before],
             is_imported=bool(imported),
-            goes_on=len(before) < len(events),
+            goes_on=len(before) < len(said),
         )
 
-    async def _extend(self, id: str, wanted: WantedSession) -> Added:
+    async def _extend(self, id: str, wanted: WantedSession, here: _Here | None) -> Added:
         """Add the messages that the session has not. They are few in each transaction, as others write meanwhile."""
-        key, added, conflicts = self._key(id), 0, 0
-        while True:
-            # Before the messages: what is added behind them is none that is in them.
-            state = await self._store.sound_state(key)
-            here = await self._read(key, len(wanted.messages))
-            shared = 0 if here is None else here.count_shared(wanted.messages)
-            may_add = here is not None and shared == len(here.messages) < len(wanted.messages) and not here.goes_on
-            if here is None or not may_add:
-                outcome: ImportOutcome = "extended" if added else "present"
-                return Added(id=id, outcome=outcome, seq=state.seq, hash=state.hash, events=added)
+        added = conflicts = 0
+        while here is not None and here.is_begun_by(wanted):
+            rest = wanted.messages[len(here.messages) :]
             if self._dry_run:
-                count = len(wanted.messages) - shared + 1
-                return Added(id=id, outcome="extended", seq=state.seq + count, events=count)
-            facts = [*_list_changes(here, state, wanted.created), *_take_some(wanted.messages[shared:])]
+                count = len(rest) + 1
+                return Added(id=id, outcome="extended", seq=here.state.seq + count, events=count)
+            some = list(_take_some(rest))
+            facts = [*_list_changes(here, here.state, wanted.created), *some]
             try:
-                added += await self._append(key, state, facts, wanted)
+                done = await self._append(self._key(id), here.state, facts, wanted)
             except SeqConflict:
                 conflicts += 1
                 if conflicts == _MOST_TRIES:
                     raise
+            else:
+                added += len(done.events)
+                if len(some) == len(rest):
+                    return _view(id, done.state, added)
+            here = await self._read(id, wanted)
+        # Others have added it, or it has gone on, or is gone.
+        return _view(id, State() if here is None else here.state, added)
 
-    async def _append(self, key: SessionKey, state: State, facts: Sequence[SessionEvent], wanted: WantedSession) -> int:
+    async def _append(
+        self, key: SessionKey, state: State, facts: Sequence[SessionEvent], wanted: WantedSession
+    ) -> AppendResult:
         drafts: list[EventDraft] = draft_events(state.agent, facts, None)
         finished = finish_import(apply_drafts(state, drafts), source=self._source, digest=self._digest, by=self._by)
         names = {name for fact in facts for name in list_fact_files(fact)}
         files = {name: content for name, content in wanted.files.items() if name in names}
-        done = await self._store.append(key, state, [*drafts, *finished], blobs=files, quota=self._quota)
-        return len(done.events)
+        return await self._store.append(key, state, [*drafts, *finished], blobs=files, quota=self._quota)
+
+
+def _view(id: str, state: State, added: int) -> Added:
+    outcome: ImportOutcome = "extended" if added else "present"
+    return Added(id=id, outcome=outcome, seq=state.seq, hash=state.hash, events=added)
 
 
 def choose_fork_id(trunk: str, name: str) -> str:

@@ -389,21 +389,30 @@ class _Recorder:
         """Find out what would become of what is here and has changed. Raises SessionExists for another session under
         the same id."""
         with closing(planned):
-            while (one := await asyncio.to_thread(next, planned, None)) is not None:
-                if self._is_here(one) and any(session.plan.id in self._changed for session in one.sessions):
-                    trunk, *forks = [_want(session) for session in one.sessions]
-                    if trunk.id in self._changed:
-                        await additions.check(trunk, forks)
-                    await self._add(one, additions)
+            changed = (
+                one
+                for one in planned
+                if self._is_here(one) and any(session.plan.id in self._changed for session in one.sessions)
+            )
+            while some := await asyncio.to_thread(lambda: list(islice(changed, _COMPARED_AT_ONCE))):
+                await self._add_some(some, additions)
+
+    async def _add_some(self, conversations: Sequence[PlannedConversation], additions: Additions) -> None:
+        """Add what is new of conversations whose trunks are here, or of their forks; several at once."""
+        left = iter(conversations)
+        while some := list(islice(left, _COMPARED_AT_ONCE)):
+            done = await asyncio.gather(*(self._add(one, additions) for one in some), return_exceptions=True)
+            for failure in done:
+                if failure is not None:
+                    raise failure
 
     async def _add(self, conversation: PlannedConversation, additions: Additions) -> None:
-        """Add what is new of a conversation whose trunk is here, or of its forks."""
-        trunk, *forks = conversation.sessions
-        if trunk.plan.id in self._changed:
-            self._settled[trunk.plan.id] = await additions.add(_want(trunk))
+        trunk, *forks = (_want(session) for session in conversation.sessions)
+        if trunk.id in self._changed:
+            self._settled[trunk.id] = await additions.add(trunk, branches=forks)
         for fork in forks:
-            if fork.plan.id not in self._present and fork.plan.id not in self._imported:
-                self._settled[fork.plan.id] = await additions.add(_want(fork), trunk.plan.id)
+            if fork.id not in self._present and fork.id not in self._imported:
+                self._settled[fork.id] = await additions.add(fork, trunk.id)
 
     async def record(self, planned: Generator[PlannedConversation]) -> None:
         """Record what is not here. Raises InvalidImport if the file is no longer what was checked."""
@@ -415,8 +424,7 @@ class _Recorder:
                 here = [one for one in some if self._is_here(one)]
                 new = [one for one in some if not self._is_here(one)]
                 await self._record_some([each for one in new for each in await self._restore(one)], action)
-                for one in here:
-                    await self._add(one, self._additions)
+                await self._add_some(here, self._additions)
 
     def _is_here(self, conversation: PlannedConversation) -> bool:
         id = conversation.sessions[0].plan.id
@@ -536,8 +544,10 @@ class _Recorder:
 
 
 def _want(session: PlannedSession) -> WantedSession:
-    events = [draft.fact for draft in session.events.draft()]
-    return WantedSession(id=session.plan.id, events=events, files=session.files)
+    created, *messages = (draft.fact for draft in session.events.draft())
+    assert isinstance(created, SessionCreated)
+    said = [fact for fact in messages if isinstance(fact, MessageAdded)]
+    return WantedSession(id=session.plan.id, created=created, messages=said, files=session.files)
 
 
 def _make_batches(events: Sequence[SealedEvent], files: Mapping[str, bytes]) -> list[SealedBatch]:

@@ -202,6 +202,8 @@ async def test_many_messages_are_added_in_slices(store: SqlStore) -> None:
     assert texts[:-1] == [f"{number}" for number in range(500)]
     assert texts[-1][0]["type"] == "image_url"
     assert count(await import_chat(store, chat)) == (0, 0, 1, 0)
+    # An older file that says less, and says it otherwise.
+    assert count(await import_chat(store, make_chat(*first, task="t"))) == (0, 0, 1, 0)
 
 
 async def test_imports_at_once_add_once(store: SqlStore, url: str) -> None:
