@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# As in `typing`, which takes a while to load: Ctrl-C shows a traceback until the command line has begun.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from swarmkeep.agent import (
         Agent,
         AgentFunction,
@@ -44,6 +45,8 @@ if not TYPE_CHECKING:  # A type checker that saw it would take any name for one 
     def __getattr__(name: str) -> Any:
         # The words that agents are written in need pydantic, and the loop a client of the model: the command line,
         # which is in this package too, begins without them.
+        from importlib import import_module
+
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = "swarmkeep.runs.swarm" if name in ("Swarm", "AsyncSwarm") else "swarmkeep.agent"

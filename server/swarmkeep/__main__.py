@@ -7,6 +7,10 @@ import gc
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
 
 def open_standard_streams() -> None:
     """Standard streams that the caller has closed (`>&-`) are open again, to nothing.
@@ -24,10 +28,24 @@ def open_standard_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False, encoding="utf-8"))
 
 
+def raise_ctrl_c_again(lost: UnraisableHookArgs) -> None:
+    """Raise Ctrl-C again where it came in a callback, of an import for one, or in a destructor: there it gets lost."""
+    if lost.exc_type is KeyboardInterrupt:
+        import signal
+        import threading
+
+        # Not before this function has ended: in here it would get lost, too.
+        main_thread = threading.main_thread().ident
+        threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(lost)
+
+
 def main() -> None:
     """Run the command line. Ctrl-C ends it at any moment, without a traceback."""
     # The interpreter's last collection would go through all that was loaded, to free what goes with the process anyway.
     atexit.register(gc.freeze)
+    sys.unraisablehook = raise_ctrl_c_again
     open_standard_streams()
     try:
         # Loading takes long enough for a user to think better of it.

@@ -80,15 +80,24 @@ sys.exit(f"loaded: {sorted(heavy)}" if heavy else 0)
     assert shown.returncode == 0, shown.stderr
 
 
-def test_ctrl_c_during_loading_shows_no_traceback() -> None:
-    program = """
+@pytest.mark.parametrize(
+    "interrupt",
+    ["raise KeyboardInterrupt", "setattr(Lost, '__del__', lambda self: raise_signal(SIGINT)); Lost(); pause()"],
+    ids=["raised", "lost"],
+)
+def test_ctrl_c_during_loading_shows_no_traceback(interrupt: str) -> None:
+    program = f"""
 import sys
 from importlib.abc import MetaPathFinder
+from signal import SIGINT, pause, raise_signal
+
+class Lost:
+    pass
 
 class Impatient(MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "typer":
-            raise KeyboardInterrupt
+            {interrupt}
 
 sys.meta_path.insert(0, Impatient())
 from swarmkeep.__main__ import main
