@@ -8,13 +8,15 @@ import random
 import shutil
 import sqlite3
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, event
@@ -195,6 +197,41 @@ async def test_disk_without_room_for_a_turn_is_noticed_though_a_page_has_some(st
                 await store.ping()
     await store.ping()
     assert (await begin_session(store)).seq == 1
+
+
+async def test_those_who_ask_at_once_share_a_trial_of_the_disk(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_now: list[int] = []
+    most = 0
+    make = tempfile.TemporaryFile
+
+    @contextmanager
+    def watch(**given: Any) -> Iterator[Any]:
+        nonlocal most
+        open_now.append(1)
+        most = max(most, len(open_now))
+        try:
+            with make(**given) as file:
+                yield file
+        finally:
+            open_now.pop()
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", watch)
+    with full_disk(48 * 1024):
+        with pytest.raises(StoreUnavailable):
+            await begin_session(store, metadata={"note": "x" * 100_000})
+        answers = await asyncio.gather(*(store.ping() for _ in range(50)), return_exceptions=True)
+        assert {type(answer) for answer in answers} == {StoreUnavailable}
+        # One who leaves does not end it for the others.
+        leaving, staying = asyncio.ensure_future(store.ping()), asyncio.ensure_future(store.ping())
+        while not (open_now or staying.done()):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(StoreUnavailable):
+            await staying
+    await store.ping()
+    assert most == 1
 
 
 async def test_reading_only_leaves_no_trace(sqlite_ready: str, path: Path) -> None:

@@ -13,7 +13,7 @@ from swarmkeep.decide.checks import check_id
 from swarmkeep.decide.drafts import apply_drafts, draft_events
 from swarmkeep.decide.settle import finish_import
 from swarmkeep.events.codec import Json, encode
-from swarmkeep.events.errors import InvalidRequest, SeqConflict, SessionExists, SessionNotFound
+from swarmkeep.events.errors import InvalidRequest, PersonErased, SeqConflict, SessionExists, SessionNotFound
 from swarmkeep.events.facts import (
     ContextUpdated,
     EventDraft,
@@ -122,9 +122,15 @@ class Additions:
     ) -> Added:
         """Have the messages in a session: the one of that name, or else a fork of it, or of the `trunk`.
 
-        Raises SessionExists where the session of that name did not come from a file, or has nothing of the conversation
-        and its `branches`.
+        Raises SessionExists where the session of that name did not come from a file, has nothing of the conversation
+        and its `branches`, or is another person's. To one whose person was erased nothing is added.
         """
+        try:
+            return await self._add(wanted, trunk, branches)
+        except PersonErased:
+            return Added(id=wanted.id, outcome="present")
+
+    async def _add(self, wanted: WantedSession, trunk: str | None, branches: Sequence[WantedSession]) -> Added:
         parent, here = trunk, None
         if trunk is not None:
             here = await self._read(trunk, wanted)
@@ -138,6 +144,8 @@ class Additions:
             is_other = parent is None and found.messages and not any(map(found.count_shared, (wanted, *branches)))
             if is_other or not found.is_imported:
                 raise SessionExists(chosen, "exists already, with another history")
+            if self._is_of_other_person(found, wanted):
+                raise SessionExists(chosen, f"exists already, with another {self._store.person}")
             if found.is_begun_by(wanted):
                 return await self._extend(chosen, wanted, found)
             # By the first message that parts them, so that it is found again when it has grown.
@@ -167,6 +175,7 @@ class Additions:
         # Mostly there are these two beside its messages.
         limit = len(wanted.messages) + 3
         try:
+            await self._store.refuse_erased(key)
             state = await self._store.sound_state(key)
         except SessionNotFound:
             return None
@@ -193,6 +202,12 @@ class Additions:
             is_imported=bool(imported),
             goes_on=len(before) < len(said),
         )
+
+    def _is_of_other_person(self, here: _Here, wanted: WantedSession) -> bool:
+        name, created = self._store.person, here.created
+        if name is None or created is None:
+            return False
+        return wanted.created.metadata.get(name) not in (created.metadata.get(name), here.state.metadata.get(name))
 
     async def _extend(self, id: str, wanted: WantedSession, here: _Here | None) -> Added:
         """Add the messages that the session has not. They are few in each transaction, as others write meanwhile."""

@@ -247,6 +247,7 @@ class SqliteDatabase:
         self._files = sqlite_files.OpenFiles(file)
         self._closed = False
         self._has_failed = False
+        self._trial: asyncio.Task[None] | None = None
 
     async def read(self, query: Callable[[Connection], T], *, seconds: float | None = None) -> T:
         self._check_open()
@@ -316,9 +317,18 @@ class SqliteDatabase:
     async def check_writable(self) -> None:
         # No server is begun on a file that it may only read.
         if self._has_failed and not self._read_only:
+            # One for all who ask meanwhile: each takes room, which the others and the runs would miss.
+            if self._trial is None:
+                self._trial = asyncio.create_task(self._try_room())
+            await asyncio.shield(self._trial)
+
+    async def _try_room(self) -> None:
+        try:
             await asyncio.to_thread(sqlite_files.check_room, self._file)
             await self.write(_try_to_write)
             self._has_failed = False
+        finally:
+            self._trial = None
 
     @property
     def waiting_writes(self) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from swarmkeep.decide.commands import add_messages, create_session, update_session
 from swarmkeep.decide.drafts import draft_events
@@ -15,13 +18,16 @@ from swarmkeep.events.codec import Json
 from swarmkeep.events.errors import SessionExists
 from swarmkeep.events.facts import SessionForked, SessionImported
 from swarmkeep.events.state import State
+from swarmkeep.history.archives import Archive, ObjectStore
 from swarmkeep.history.conversations import import_conversations
+from swarmkeep.history.erasure import erase_person
 from swarmkeep.history.import_export import ImportReport
 from swarmkeep.history.redact import redact
 from swarmkeep.history.verify import verify
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey
 from tests.history.transfer.test_formats import PIXEL, chatgpt_node, import_recognised, make_chatgpt
+from tests.support.object_storage import open_object_storage
 
 TENANT = "default"
 KEY = SessionKey(TENANT, "c-1")
@@ -185,6 +191,43 @@ async def test_sessions_from_elsewhere_are_left(store: SqlStore) -> None:
         await import_chat(store, make_chat("new", id="c-2"), make_chat("y", id="c-3"))
     assert await read_types(store, "c-2") == []
     assert await read_texts(store) == ["a"]
+
+
+async def test_persons_get_nothing_after_erasure_or_of_others(url: str, tmp_path: Path) -> None:
+    store = open_store(url, person="customer", person_keys=str(tmp_path / "keys"))
+    await import_chat(store, make_chat("a", "b", metadata={"customer": "anna"}))
+    new = make_chat("new", id="c-2")
+    for metadata in ({"customer": "bob"}, {}):
+        with pytest.raises(SessionExists, match="another customer"):
+            await import_chat(store, new, make_chat("a", "b", "c", metadata=metadata))
+    assert await read_types(store, "c-2") == []
+    grown = make_chat("a", "b", "canary", metadata={"customer": "anna"})
+    assert count(await import_chat(store, grown)) == (0, 1, 0, 0)
+    stored = await store.database.read(lambda connection: connection.execute(text("SELECT payload FROM events")).all())
+    assert not any("canary" in str(row) for row in stored)
+    await erase_person(store, TENANT, "anna", "asked for")
+    erased = await read_types(store)
+    # What else is in the file is taken nevertheless.
+    for chat in (make_chat("a", "b", "canary", "d", metadata={"customer": "anna"}), make_chat("a", "z")):
+        expected = (1, 0, 1, 0) if await read_types(store, "c-2") == [] else (0, 0, 2, 0)
+        assert count(await import_chat(store, new, chat)) == expected
+        assert await read_types(store) == erased
+    await store.close()
+
+
+async def test_archived_sessions_are_added_to(store: SqlStore, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = open_store(url, clock=lambda: datetime.now(UTC) - timedelta(days=365))
+    await import_chat(old, make_chat("a", "b"), make_chat("x", "y", id="c-2"))
+    await old.close()
+    with open_object_storage() as storage:
+        for name, value in storage.environment.items():
+            monkeypatch.setenv(name, value)
+        assert await Archive(store, ObjectStore(storage.make_bucket())).archive_due(timedelta(days=90)) == 2
+        file = [make_chat("a", "b", "c"), make_chat("x", "z", id="c-2")]
+        assert count(await import_chat(store, *file)) == (1, 1, 1, 1)
+        assert await read_texts(store) == ["a", "b", "c"]
+        assert await read_texts(store, "c-2") == ["x", "y"]
+        assert count(await import_chat(store, *file)) == (0, 0, 2, 0)
 
 
 async def test_many_messages_are_added_in_slices(store: SqlStore) -> None:
