@@ -132,11 +132,14 @@ def find_sessions(
         return _walk_range(
             connection, wanted, _choose_range(connection, _list_ranges(wanted), walk), limit, before, walk
         )
-    *narrow, _ = _list_ranges(wanted)
+    by_activity = _make_range_by_activity(wanted)
+    *ranges, _ = _list_ranges(wanted)
+    # What this one answers itself, and in order, is no reason to sort.
+    narrow = [one for one in ranges if not one.answers <= by_activity.answers]
     small = _find_small_range(connection, narrow, walk) if narrow else None
     if small is not None:
         return _make_page(_sort_by_activity(connection, wanted, small, before, walk), limit)
-    return _walk_range(connection, wanted, _make_range_by_activity(wanted), limit, before, walk)
+    return _walk_range(connection, wanted, by_activity, limit, before, walk)
 
 
 def _make_range_by_activity(wanted: SessionFilter) -> _Range:
