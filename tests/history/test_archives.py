@@ -435,7 +435,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
         archive: str | None = None
         archive_after: str | None = "90d"
 
-    with pytest.raises(ArchiveError, match="does not say where"):
+    with pytest.raises(ArchiveError, match="_AFTER: it needs SWARMKEEP_ARCHIVE"):
         open_archive(open_store(f"sqlite:///{tmp_path / 'x.db'}"), Given())
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import select, update
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.codec import digest
 from swarmkeep.events.errors import (
+    HistoryDamaged,
     InvalidRequest,
     OnHold,
     Overloaded,
@@ -281,15 +282,24 @@ async def test_busy_and_held_sessions_keep_the_key(store: SqlStore) -> None:
     await begin_persons(store, OTHER)
     await hold_session(store, OTHER, "case 12", by="Lee")
     for dry_run in (True, False):
-        with pytest.raises(OnHold):
+        with pytest.raises(OnHold, match="session 's2'"):
             await erase_person(store, "default", "anna", REASON, dry_run=dry_run)
     await release_session(store, OTHER, by="Lee")
     state = await store.state(OTHER)
     busy = await store.append(OTHER, state, draft_run_start(state), lease=Claim("a", 60))
-    with pytest.raises(SessionBusy):
+    with pytest.raises(SessionBusy, match="of session 's2' is still running") as refused:
         await erase_person(store, "default", "anna", REASON)
+    assert refused.value.extra() == {"active_run_id": "r1", "session_id": "s2"}
     assert CANARY in str(await store.read(KEY))
     await store.append(OTHER, busy.state, draft_run_completion(busy.state), lease=busy.lease)
+    # One that does not verify cannot be redacted either.
+    payload = await read_payload(store, OTHER)
+    await put_payload(store, "~", OTHER)
+    with pytest.raises(HistoryDamaged, match="session 's2'"):
+        await erase_person(store, "default", "anna", REASON)
+    assert CANARY in str(await store.read(KEY))
+    await put_payload(store, payload, OTHER)
+    assert (await store.check(OTHER)).damage is None
     await erase_person(store, "default", "anna", REASON)
     assert CANARY not in str([await store.read(KEY), await store.read(OTHER)])
 
@@ -336,8 +346,13 @@ async def test_changed_and_moved_content_is_found(store: SqlStore, opened: Open)
     assert (await opened().check(KEY)).damage is None
 
 
-async def put_payload(store: SqlStore, payload: str) -> None:
-    change = update(events).where(*of_session(events, KEY), events.c.seq == 2).values(payload=payload)
+async def read_payload(store: SqlStore, key: SessionKey) -> str:
+    query = select(events.c.payload).where(*of_session(events, key), events.c.seq == 2)
+    return str(await store.database.read(lambda connection: connection.scalar(query)))
+
+
+async def put_payload(store: SqlStore, payload: str, key: SessionKey = KEY) -> None:
+    change = update(events).where(*of_session(events, key), events.c.seq == 2).values(payload=payload)
     await store.database.write(lambda connection: connection.execute(change).rowcount)
 
 

@@ -144,12 +144,12 @@ def _refuse_unless_last(state: State, run_id: str) -> None:
         raise errors.SessionBusy(state.finished[-1].id if len(state.finished) else run_id, "the last")
 
 
-def refuse_if_busy(state: State) -> None:
-    """Raise SessionBusy if a run is active, or about to begin."""
+def refuse_if_busy(state: State, session_id: str | None = None) -> None:
+    """Raise SessionBusy if a run is active, or about to begin. It names the session where an id is given."""
     if state.run is not None:
-        raise errors.SessionBusy(state.run.id, state.run.status)
+        raise errors.SessionBusy(state.run.id, state.run.status, session_id)
     if state.queue:
-        raise errors.SessionBusy(state.queue[0].run_id, "queued")
+        raise errors.SessionBusy(state.queue[0].run_id, "queued", session_id)
 
 
 def refuse_if_held(session_id: str, state: State) -> None:

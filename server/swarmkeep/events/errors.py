@@ -239,15 +239,20 @@ class AgentUnavailable(DomainError):
 
 
 class SessionBusy(DomainError):
+    """`session_id` is given where the request is for several sessions."""
+
     code = "session_busy"
 
-    def __init__(self, run_id: str, status: str = "running") -> None:
+    def __init__(self, run_id: str, status: str = "running", session_id: str | None = None) -> None:
         way = "resume it" if status == "waiting" else "wait for it"
-        super().__init__(f"run {run_id} is still {status}; {way}, or cancel it")
+        of = "" if session_id is None else f" of session {session_id!r}"
+        super().__init__(f"run {run_id}{of} is still {status}; {way}, or cancel it")
         self.run_id = run_id
+        self.session_id = session_id
 
     def extra(self) -> dict[str, Any]:
-        return {"active_run_id": self.run_id}
+        of = {} if self.session_id is None else {"session_id": self.session_id}
+        return {"active_run_id": self.run_id, **of}
 
 
 class NotTakenOver(DomainError):
@@ -349,7 +354,7 @@ class HistoryDamaged(DomainError):
         self.problem = problem
 
     def extra(self) -> dict[str, Any]:
-        return {"seq": self.seq}
+        return {"seq": self.seq, "session_id": self.session_id}
 
 
 class LeaseLost(DomainError):

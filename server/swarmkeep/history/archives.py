@@ -54,7 +54,11 @@ _MARKER_BYTES = 1000
 
 
 class ArchiveError(Exception):
-    """The setting cannot be used; the sentence says why."""
+    """The setting cannot be used; `why` says the reason."""
+
+    def __init__(self, why: str, setting: str = "SWARMKEEP_ARCHIVE") -> None:
+        super().__init__(f"{setting}: {why}")
+        self.why = why
 
 
 class ObjectStore:
@@ -65,12 +69,12 @@ class ObjectStore:
             import obstore
             from obstore.store import LocalStore, from_url
         except ImportError:
-            raise ArchiveError("SWARMKEEP_ARCHIVE needs `pip install 'swarmkeep[archive]'`") from None
+            raise ArchiveError("it needs `pip install 'swarmkeep[archive]'`") from None
         self._obstore: Any = obstore
         self.url = url
         # The library also has stores in memory, and ones that only read.
         if not url.startswith(_SCHEMES):
-            raise ArchiveError(f"SWARMKEEP_ARCHIVE: {url} cannot be used: begin it with one of {', '.join(_SCHEMES)}")
+            raise ArchiveError(f"{url} cannot be used: begin it with one of {', '.join(_SCHEMES)}")
         try:
             if url.startswith("file://"):
                 self._store: Any = LocalStore.from_url(url, mkdir=True)
@@ -82,7 +86,7 @@ class ObjectStore:
                 options: Any = {**_TIMEOUTS, "allow_http": plain}
                 self._store = from_url(url, retry_config=_RETRIES, client_options=options, **more)
         except Exception as error:
-            raise ArchiveError(f"SWARMKEEP_ARCHIVE: {url} cannot be used: {error}") from None
+            raise ArchiveError(f"{url} cannot be used: {error}") from None
 
     async def put(self, name: str, content: bytes) -> None:
         """Raises StoreUnavailable."""
@@ -322,7 +326,7 @@ def open_archive(store: SqlStore, settings: ArchiveSettings, *, read_only: bool 
     """The archive that the settings name, for this store. Raises ArchiveError."""
     if settings.archive is None:
         if settings.archive_after:
-            raise ArchiveError("SWARMKEEP_ARCHIVE_AFTER is set, but SWARMKEEP_ARCHIVE does not say where")
+            raise ArchiveError("it needs SWARMKEEP_ARCHIVE, which says where", "SWARMKEEP_ARCHIVE_AFTER")
         return None
     return Archive(store, ObjectStore(settings.archive), read_only=read_only)
 
@@ -336,7 +340,7 @@ def read_age(text: str | None) -> timedelta | None:
         if rule.tenant is not None or rule.metadata or rule.time is None:
             raise ValueError(text)
     except (RetentionError, ValueError):
-        raise ArchiveError(f"SWARMKEEP_ARCHIVE_AFTER: write a time as in 90d, not {text!r}") from None
+        raise ArchiveError(f"write a time as in 90d, not {text!r}", "SWARMKEEP_ARCHIVE_AFTER") from None
     return rule.time
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from itertools import chain
 
 import msgspec
 
-from swarmkeep.decide.commands import refuse_if_busy, refuse_if_held
 from swarmkeep.events.errors import InvalidRequest, Overloaded, PersonNotFound, SessionNotFound
-from swarmkeep.history.redact import redact_wholly
+from swarmkeep.history.redact import redact_wholly, refuse_unredactable
 from swarmkeep.runs.automations import Target, read_automation, read_invocation
-from swarmkeep.runs.sessions import MAX_REASON, Publish, refuse_if_held_above
+from swarmkeep.runs.sessions import MAX_REASON, Publish
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.person_keys import make_person
-from swarmkeep.store.records import AuditAction, SessionKey
+from swarmkeep.store.records import AuditAction
 
 # While others go on in the person's sessions, or make new ones.
 _MOST_ROUNDS = 5
@@ -54,8 +54,10 @@ async def erase_person(
         raise PersonNotFound
     sessions = {id: await store.list_encrypted(tenant, id) for id in ids}
     named = sorted({key.id for keys in sessions.values() for key in keys})
-    for keys in sessions.values():
-        await _refuse_busy_and_held(store, keys)
+    # Before anything is removed: else a part of a person would be left.
+    for key in chain.from_iterable(sessions.values()):
+        with contextlib.suppress(SessionNotFound):
+            await refuse_unredactable(store, key)
     if dry_run:
         return Erasure(sessions=named, erased=False)
     for id in ids:
@@ -81,18 +83,6 @@ async def _delete_automations(store: SqlStore, tenant: str, person: object, sess
         made = map(read_invocation, await store.list_invocations(tenant, stored.id))
         if told := [one.number for one in made if is_told(one.automation.target)]:
             await store.delete_invocations(tenant, stored.id, told)
-
-
-async def _refuse_busy_and_held(store: SqlStore, keys: Sequence[SessionKey]) -> None:
-    """Before anything is removed: else a part of a person would be left."""
-    for key in keys:
-        try:
-            state = await store.state(key)
-        except SessionNotFound:
-            continue
-        refuse_if_held(key.id, state)
-        await refuse_if_held_above(store, key, state)
-        refuse_if_busy(state)
 
 
 async def _erase_key(

@@ -575,6 +575,11 @@ async def redact_wholly(
     await _redact_session(store, key, None, reason=reason, by=by, publish=publish)
 
 
+async def refuse_unredactable(store: SqlStore, key: SessionKey) -> None:
+    """Raise what `redact_wholly` would."""
+    await _plan_redaction(store, key, None)
+
+
 async def _redact_session(
     store: SqlStore,
     key: SessionKey,
@@ -588,11 +593,7 @@ async def _redact_session(
     """Redact one session, with `seqs=None` all of it; None if there was nothing left to remove."""
 
     async def remove() -> AppendResult | None:
-        # With the head row, which is not a part of the log.
-        await refuse_if_held_above(store, key, await store.sound_state(key))
-        stored = await read_whole_log(store, key)
-        chosen = range(1, len(stored) + 1) if seqs is None else seqs
-        plan = await asyncio.to_thread(_plan, key, stored, chosen)
+        stored, plan = await _plan_redaction(store, key, seqs)
         if not plan.texts and seqs is not None:
             # There is nothing to record a key with; but it may be the one that the removal came with.
             if (earlier := await find_record(store, key, idempotency)) is not None:
@@ -622,6 +623,16 @@ class _Plan(msgspec.Struct, frozen=True):
     forgotten_texts: list[str]
 
 
+async def _plan_redaction(
+    store: SqlStore, key: SessionKey, seqs: Sequence[int] | None
+) -> tuple[list[SealedEvent], _Plan]:
+    # With the head row, which is not a part of the log.
+    await refuse_if_held_above(store, key, await store.sound_state(key))
+    stored = await read_whole_log(store, key)
+    chosen = range(1, len(stored) + 1) if seqs is None else seqs
+    return stored, await asyncio.to_thread(_plan, key, stored, chosen)
+
+
 def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _Plan:
     """Raises SessionBusy, EventNotFound, OnHold and HistoryDamaged."""
     check = LogCheck()
@@ -630,7 +641,7 @@ def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _
     refuse_damaged(key.id, replace(state, damage=check.findings.make_damage(state.seq)))
     refuse_if_held(key.id, state)
     if not _is_waiting(state):
-        refuse_if_busy(state)
+        refuse_if_busy(state, key.id)
     known = {one.event.seq: one for one in log}
     for seq in seqs:
         if seq not in known:
@@ -639,7 +650,7 @@ def _plan(key: SessionKey, log: Sequence[SealedEvent], seqs: Sequence[int]) -> _
     wanted = {*seqs, *find_same_text(events, seqs)}
     chosen = sorted(seq for seq in wanted if seq in known and known[seq].salt is not None)
     if state.run is not None and not _find_awaited(events, state.run).isdisjoint(chosen):
-        raise SessionBusy(state.run.id, state.run.status)
+        raise SessionBusy(state.run.id, state.run.status, key.id)
     stand_ins = {seq: redact_payload(known[seq].event) for seq in chosen}
     return _Plan(state, stand_ins, find_forgotten_texts(events, wanted))
 

@@ -119,6 +119,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """The agents that there are."""
     active_run_id: str | msgspec.UnsetType = msgspec.UNSET
     """The run that keeps the session busy."""
+    session_id: str | msgspec.UnsetType = msgspec.UNSET
+    """The session that is in the way, where it may be another than the one that was asked for."""
     seq: int | msgspec.UnsetType = msgspec.UNSET
     """The session's last event; of `history_damaged` the first that is not as recorded."""
     line: int | msgspec.UnsetType = msgspec.UNSET

@@ -130,7 +130,7 @@ async def delete_session(
 
 async def _refuse_if_running(store: SqlStore, key: SessionKey, state: State) -> None:
     try:
-        refuse_if_busy(state)
+        refuse_if_busy(state, key.id)
     except errors.SessionBusy:
         try:
             await store.refuse_erased(key)

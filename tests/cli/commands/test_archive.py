@@ -37,7 +37,16 @@ def test_archive_and_bring_back(db: CommandLine, tmp_path: Path) -> None:
     env = {"SWARMKEEP_ARCHIVE": f"file://{tmp_path / 'archive'}"}
     assert "does not say where" in db.expect_refusal("archive", "--older-than", "90d")
     assert db("archive", env=env).code == 2
-    assert "as in 90d" in db.expect_refusal("archive", "--older-than", "long", env=env)
+    for option, wrong, why in (
+        ("--older-than", "long", "as in 90d"),
+        ("--to", "ftp://x", "begin it with one of s3://"),
+    ):
+        refused = db("archive", "--older-than", "90d", option, wrong, env=env)
+        assert (refused.code, f"Invalid value for '{option}'" in refused.err, why in refused.err) == (2, True, True)
+        assert "SWARMKEEP" not in refused.err
+    assert "SWARMKEEP_ARCHIVE_AFTER: write" in db.expect_refusal(
+        "archive", env={**env, "SWARMKEEP_ARCHIVE_AFTER": "long"}
+    )
     shown = db("archive", "--older-than", "90d", "--dry-run", env=env)
     assert [line.split()[0] for line in shown.out.splitlines()] == ["order-1", "order-2", "theirs"]
     assert "3 sessions to be moved" in shown.err

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -259,25 +260,43 @@ def archive(
     from swarmkeep.history.archives import open_archive, read_age
     from swarmkeep.store.records import DEFAULT_TENANT
 
+    with _blame("--older-than", older_than):
+        age = read_age(older_than)
+
     settings = load_settings(database_url=database_url, archive=to)
     if tenant is not None and not (bring_back or dry_run):
         raise typer.BadParameter("all tenants' sessions are moved; leave it out", param_hint="'--tenant'")
 
     async def carry_out(store: SqlStore) -> int:
-        found, age = open_archive(store, settings), read_age(older_than or settings.archive_after)
+        with _blame("--to", to):
+            found = open_archive(store, settings)
         if found is None:
             raise Refused("SWARMKEEP_ARCHIVE does not say where sessions are archived")
         if bring_back:
             return await _bring_back(store, found, tenant or DEFAULT_TENANT, bring_back)
-        if age is None:
+        least = age or read_age(settings.archive_after)
+        if least is None:
             raise typer.BadParameter("say how old; SWARMKEEP_ARCHIVE_AFTER is not set", param_hint="'--older-than'")
         if dry_run:
-            return await _list_due(store, found, tenant, age)
-        return await found.archive_due(age, by=name_operator())
+            return await _list_due(store, found, tenant, least)
+        return await found.archive_due(least, by=name_operator())
 
     count = run_on_store(settings.database_url, carry_out, **settings.store_options)
     done = "brought back" if bring_back else "to be moved" if dry_run else "moved"
     say(f"{pluralize(count, 'session')} {done}")
+
+
+@contextmanager
+def _blame(option: str, given: str | None) -> Iterator[None]:
+    """Blame a bad value on the option that it was given by, if it was, and not on the setting of the same meaning."""
+    from swarmkeep.history.archives import ArchiveError
+
+    try:
+        yield
+    except ArchiveError as error:
+        if given is None:
+            raise
+        raise typer.BadParameter(error.why, param_hint=f"'{option}'") from None
 
 
 async def _bring_back(store: SqlStore, archive: Archive, tenant: str, ids: Sequence[str]) -> int:
