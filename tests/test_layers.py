@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -169,6 +170,18 @@ def test_example_teams_use_only_public_names() -> None:
         and found.module != "swarmkeep.repl"
     ]
     assert wrong == []
+
+
+def test_programs_for_strangers_are_short_and_need_python_alone() -> None:
+    folder = PACKAGES["swarmkeep"] / "history"
+    program, proofs = (folder / name for name in ("swarmkeep_verify.py", "swarmkeep_proofs.py"))
+    assert len(program.read_text(encoding="utf-8").splitlines()) < 200
+    imported = [found for found in list_imports("swarmkeep") if found.file in (program, proofs)]
+    assert {found.file for found in imported} == {program, proofs}
+    others = {(found.file, found.module) for found in imported if not found.is_standard}
+    assert others == {(proofs, "swarmkeep.history.swarmkeep_verify")}
+    for file in (program, proofs):
+        ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
 def test_migrations_import_only_alembic_and_sqlalchemy() -> None:

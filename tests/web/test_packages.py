@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Request, expect
 
-from swarmkeep.history import swarmkeep_verify
+from swarmkeep.history import swarmkeep_proofs, swarmkeep_verify
 from swarmkeep.history.checkpoints import CheckpointHead, Signer, load_signer, write_checkpoint
 from tests.support.scripted import ScriptedModel
 from tests.support.signing import write_keys
@@ -67,7 +67,7 @@ PNG = base64.b64decode(
 def is_valid(content: bytes, key: str | None = None) -> bool:
     """What the program in it says."""
     try:
-        swarmkeep_verify.check(io.BytesIO(content), None, key)
+        swarmkeep_proofs.check(io.BytesIO(content), None, key)
     except Exception:
         return False
     return True
@@ -84,10 +84,10 @@ def rewrite(content: bytes, change: Any, sign: Callable[[bytes], bytes] = bytes)
             manifest.pop(name, None)
         manifest["files"] = {}
         for name, body in files.items():
-            digest = swarmkeep_verify.add_member(again, name, io.BytesIO(body), len(body))
+            digest = swarmkeep_proofs.add_member(again, name, io.BytesIO(body), len(body))
             manifest["files"][name] = {"sha256": digest, "bytes": len(body)}
         body = sign(swarmkeep_verify.compact(manifest).encode()) + b"\n"
-        swarmkeep_verify.add_member(again, "manifest.json", io.BytesIO(body), len(body))
+        swarmkeep_proofs.add_member(again, "manifest.json", io.BytesIO(body), len(body))
     return made.getvalue()
 
 
@@ -156,7 +156,7 @@ def test_browser_and_program_agree_on_who_packed(window: Window, package: bytes,
     assert theirs is not None
 
     def sign(manifest: bytes, signer: Signer) -> bytes:
-        signature = signer.sign(swarmkeep_verify.SIGNED_AS + hashlib.sha256(manifest[:-1]).digest())
+        signature = signer.sign(swarmkeep_proofs.SIGNED_AS + hashlib.sha256(manifest[:-1]).digest())
         seal = {"public_key": signer.public.hex(), "signature": signature.hex()}
         return manifest[:-1] + b"," + swarmkeep_verify.compact(seal).encode()[1:]
 

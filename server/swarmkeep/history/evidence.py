@@ -1,7 +1,7 @@
 """Evidence packages: sessions with all that is needed to check them elsewhere, in one ZIP file.
 
 Nothing in it is compressed and no time stands in it but that of the manifest, so the file follows from its contents:
-`swarmkeep_verify.py`, which lies in it, makes it again and compares the bytes.
+`swarmkeep_proofs.py`, which lies in it beside `swarmkeep_verify.py`, makes it again and compares the bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from swarmkeep.events.codec import Json, decode, encode, to_timestamp
 from swarmkeep.events.errors import CheckpointNotFound, HistoryDamaged, InvalidImport, NotInCheckpoint, TooLarge
-from swarmkeep.history import swarmkeep_verify
+from swarmkeep.history import swarmkeep_proofs
 from swarmkeep.history.checkpoints import AuditEntry, CheckpointHead, Signer, view_entry, write_checkpoint
 from swarmkeep.history.export import iterate_keys, write_export
 from swarmkeep.history.proofs import HeadLog, Proof
@@ -36,11 +36,10 @@ EVENTS = "events.jsonl"
 AUDIT = "audit.jsonl"
 CHECKPOINT = "checkpoint.jsonl"
 PROOFS = "proofs.jsonl"
-PROGRAM = "swarmkeep_verify.py"
 _BLOCK_BYTES = 1 << 20
 _KEY_ID = re.compile(rb"key_[0-9a-f]{16}")
 _KEY_ID_BYTES = 20
-_PROGRAM = Path(swarmkeep_verify.__file__).read_bytes()
+_PROGRAM, _PROOFS_PROGRAM = (Path(__file__).with_name(name) for name in ("swarmkeep_verify.py", "swarmkeep_proofs.py"))
 _README = """Evidence of {count}, written {at}
 
 Each session below was verified when this package was written: its hash chain, its contents and its files.
@@ -50,12 +49,13 @@ Each session below was verified when this package was written: its hash chain, i
 What is here
 {contents}
 How to check it
-  1. Read swarmkeep_verify.py, or take it from a place that you trust: it is short.
-  2. python3 swarmkeep_verify.py {package}
+  1. Read swarmkeep_verify.py and swarmkeep_proofs.py, or take them from a place that you trust: they are short.
+     The first alone checks events.jsonl; for this package, and for what follows, the second has to lie beside it.
+  2. python3 -I swarmkeep_verify.py {package}
      Exit code 0: it holds what its manifest says. A changed byte is named. Who changes files and makes the manifest
      anew is found out by --public-key KEY, the operator's key: all files are signed with it{unless}.
   3. With a checkpoint that you were given earlier, and the key that it was signed with:
-     python3 swarmkeep_verify.py {package} --checkpoint CHECKPOINT --public-key KEY
+     python3 -I swarmkeep_verify.py {package} --checkpoint CHECKPOINT --public-key KEY
      It shows as well that nothing that these sessions held before that checkpoint was changed or left out. If a witness
      signed it, too, give --witness WITNESS-KEY; if it was time-stamped:
      openssl ts -verify -data CHECKPOINT -in CHECKPOINT.tsr -CAfile AUTHORITY.pem
@@ -210,7 +210,16 @@ def _write_package(
             _write_lines(proofs or None),
         ),
         (AUDIT, "what the audit log says of them: who decided, redacted, deleted or held", _write_lines(audit)),
-        (PROGRAM, "checks all of this with nothing but Python 3.9 or later, and without any network", [_PROGRAM]),
+        (
+            _PROGRAM.name,
+            "checks this with nothing but Python 3.9 or later, and without any network",
+            [_PROGRAM.read_bytes()],
+        ),
+        (
+            _PROOFS_PROGRAM.name,
+            "its second file: packages, signatures, checkpoints and proofs",
+            [_PROOFS_PROGRAM.read_bytes()],
+        ),
     ]
     contents = [(member, what, pieces) for member, what, pieces in known if pieces is not None]
     listed = [(member, what) for member, what, _ in contents]
@@ -237,7 +246,7 @@ def _write_package(
         with tempfile.TemporaryFile() as whole:
             whole.write(body)
             whole.seek(0)
-            _add(package, swarmkeep_verify.MANIFEST, whole, len(body))
+            _add(package, swarmkeep_proofs.MANIFEST, whole, len(body))
 
 
 def _sign(manifest: bytes, signer: Signer | None) -> bytes:
@@ -245,7 +254,7 @@ def _sign(manifest: bytes, signer: Signer | None) -> bytes:
     if signer is None:
         return manifest
     body = manifest[:-1]
-    signature = signer.sign(swarmkeep_verify.SIGNED_AS + hashlib.sha256(body).digest())
+    signature = signer.sign(swarmkeep_proofs.SIGNED_AS + hashlib.sha256(body).digest())
     seal = encode({"public_key": signer.public.hex(), "signature": signature.hex()})
     return body + b"," + seal[1:]
 
@@ -265,17 +274,15 @@ def open_package(file: BinaryIO) -> Iterator[Package | None]:
     """The files of a package, once each of its bytes is what was written; None for another file.
 
     Raises InvalidImport, which names what was changed."""
-    if not zipfile.is_zipfile(file):
-        file.seek(0)
-        if file.read(4) == swarmkeep_verify.ZIP:
-            raise InvalidImport(swarmkeep_verify.CUT_OFF)
-        file.seek(0)
+    if not swarmkeep_proofs.is_package(file):  # type: ignore[no-untyped-call]
         yield None
         return
+    if not zipfile.is_zipfile(file):
+        raise InvalidImport(swarmkeep_proofs.CUT_OFF)
     with ExitStack() as opened:
         try:
             package = opened.enter_context(zipfile.ZipFile(file))
-            signed = swarmkeep_verify.check_package(package, file)  # type: ignore[no-untyped-call]
+            signed = swarmkeep_proofs.check_package(package, file)  # type: ignore[no-untyped-call]
             events, heads = (opened.enter_context(package.open(name)) for name in (EVENTS, CHECKPOINT))
             lines = package.read(PROOFS).splitlines() if PROOFS in package.namelist() else ()
             proofs = [decode(line, Proof) for line in lines]
@@ -288,7 +295,7 @@ def open_package(file: BinaryIO) -> Iterator[Package | None]:
 
 def _add(package: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> str:
     # What strangers read has no types.
-    return str(swarmkeep_verify.add_member(package, name, content, size))  # type: ignore[no-untyped-call]
+    return str(swarmkeep_proofs.add_member(package, name, content, size))  # type: ignore[no-untyped-call]
 
 
 def _write_lines(values: Iterable[object] | None) -> Iterable[bytes] | None:

@@ -173,11 +173,13 @@ def read_export_line(line: bytes) -> EventLine | FileLine | ExportEnd:
         why = str(error) if line.startswith(_BEGINNINGS) else f"no export has such a line; {_ADVICE}"
         raise InvalidLine(f"this is not JSON: {why}") from None
     record = value.get("record") if isinstance(value, dict) else None
-    if record == "file":
-        return _convert(value, FileLine)
-    if record != "end":
+    if record not in ("file", "end"):
         raise InvalidLine(_NO_EXPORT)
-    return _convert(value, ExportEnd)
+    found = _convert(value, FileLine) if record == "file" else _convert(value, ExportEnd)
+    # No hash is over the way in which these are written.
+    if encode(found) != line:
+        raise InvalidLine(_WRITTEN_DIFFERENTLY)
+    return found
 
 
 def explain_cut_line(line: bytes) -> str:

@@ -257,7 +257,7 @@ def test_export_is_verified_from_pipe_and_compressed_one_is_named(files: Command
 
 def test_export_without_sessions_says_so(files: CommandLine) -> None:
     seal = {"record": "end", "sessions": 0, "events": 0, "sha256": hashlib.sha256().hexdigest()}
-    (files.folder / "none.jsonl").write_text(json.dumps(seal) + "\n")
+    (files.folder / "none.jsonl").write_text(json.dumps(seal, separators=(",", ":")) + "\n")
     found = files("verify", "none.jsonl")
     assert (found.code, "the file has no sessions" in found.err) == (0, True)
     alone = [sys.executable, swarmkeep_verify.__file__, "none.jsonl"]

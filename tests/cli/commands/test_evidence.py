@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import py_compile
 import random
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swarmkeep.history import swarmkeep_verify
+from swarmkeep.history import swarmkeep_proofs, swarmkeep_verify
 from swarmkeep.history.anchors import format_verifier_key
 from swarmkeep.history.checkpoints import load_public_key, load_signer
 from tests.cli.command_line import ACME, CommandLine
@@ -27,12 +29,14 @@ from tests.support.signing import write_keys
 
 pytestmark = pytest.mark.long
 
+PROGRAMS = [Path(program.__file__) for program in (swarmkeep_verify, swarmkeep_proofs)]
+
 
 def check(package: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Check a package as a stranger does: the program that lies in it, an empty environment, nothing installed."""
-    program = package.parent / "swarmkeep_verify.py"
-    shutil.copy(swarmkeep_verify.__file__, program)
-    command = [sys.executable, "-I", "-S", program.name, package.name, *options]
+    for program in PROGRAMS:
+        shutil.copy(program, package.parent)
+    command = [sys.executable, "-I", "-S", "swarmkeep_verify.py", package.name, *options]
     return subprocess.run(command, cwd=package.parent, env={}, capture_output=True, text=True, check=False)
 
 
@@ -58,13 +62,13 @@ def test_package_is_checked_by_stranger(
         manifest = json.loads(opened.read("manifest.json"))
         readme, audit = opened.read("README.txt").decode(), opened.read("audit.jsonl").decode()
         key = json.loads(opened.read("checkpoint.jsonl").splitlines()[-1]).get("public_key")
-        program = opened.read("swarmkeep_verify.py")
+        assert all(opened.read(one.name) == one.read_bytes() for one in PROGRAMS)
         assert b"<html" in opened.read("transcript-2.html")
     assert [one["id"] for one in manifest["sessions"]] == [recorded.session_id, "packed"]
     assert "verified when this package was written" in readme
     assert '"session.redacted"' in audit
     assert ('"role":"support"' in audit) == ("--database-url" in place)
-    assert program == Path(swarmkeep_verify.__file__).read_bytes()
+    assert all(one.name in manifest["files"] and one.name in readme for one in PROGRAMS)
     assert (key is None) == on_server
     found = check(package, *([] if on_server else ["--public-key", key]))
     assert (found.returncode, found.stderr) == (0, "")
@@ -78,6 +82,47 @@ def test_package_is_checked_by_stranger(
     cli("sessions", "delete", "packed", *place)
     missing = cli("evidence", "packed", "-o", str(tmp_path / "none.zip"), *place)
     assert (missing.code, "packed" in missing.err, (tmp_path / "none.zip").exists()) == (1, True, False)
+
+
+def test_programs_load_only_what_lies_beside_them(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
+    """Nothing of the folder that they are started in, nor what was compiled before, and never less than is asked."""
+    case, key = tmp_path / "case", "0" * 64
+    case.mkdir()
+    for name in ("swarmkeep_proofs.py", "swarmkeep_verify.py", "json.py", "zipfile.py"):
+        (case / name).write_text("raise SystemExit('loaded')")
+    assert cli("evidence", recorded.session_id, "-o", str(case / "case.zip"), *recorded.options).code == 0
+    assert cli("export", recorded.session_id, "-o", str(case / "one.jsonl"), *recorded.options).code == 0
+    assert cli("checkpoint", "-o", str(case / "heads.jsonl"), *recorded.options).code == 0
+    own = tmp_path / "own"
+    own.mkdir()
+    program = shutil.copy(PROGRAMS[0], own)
+
+    def run(*arguments: str, python: Sequence[str] = ("-I", "-S")) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *python, str(program), *arguments]
+        return subprocess.run(command, cwd=case, env={}, capture_output=True, text=True, check=False)
+
+    assert run("one.jsonl").stdout.startswith(f"{recorded.session_id}: valid")
+    more = (
+        ["case.zip"], ["one.jsonl", "--checkpoint", "heads.jsonl"], ["one.jsonl", "--public-key", key],
+        ["--witness", key, "one.jsonl"], ["case.zip", "--checkpoint", ""],
+    )  # fmt: skip
+    for arguments in more:
+        refused = run(*arguments)
+        assert (refused.returncode, refused.stdout) == (2, ""), refused
+        assert "put swarmkeep_proofs.py beside this file" in refused.stderr
+    shutil.copy(PROGRAMS[1], own)
+    planted = Path(cache_from_source(str(own / "swarmkeep_proofs.py")))
+    planted.parent.mkdir()
+    (own / "planted.py").write_text("raise SystemExit('loaded')")
+    py_compile.compile(
+        str(own / "planted.py"), str(planted), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    )
+    for python in ([], ["-I"], ["-S"], ["-O"], ["-OO"], ["-B"], ["-I", "-S", "-W", "error", "-X", "dev"]):
+        for arguments in more[:2]:
+            found = run(*arguments, python=python)
+            assert (found.returncode, f"{recorded.session_id}: valid" in found.stdout) == (0, True), (python, found)
+        for arguments in more[2:]:
+            assert run(*arguments, python=python).returncode == 2
 
 
 def test_package_without_audit_log_says_so(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
@@ -203,7 +248,10 @@ def test_false_proof_in_package_is_found(cli: CommandLine, recorded: RecordedSes
         assert (ours.code, "Traceback" in ours.err) == (1, False), ours
 
 
-SPOILT = {"transcript-1.html", "audit.jsonl", "README.txt", "swarmkeep_verify.py", "events.jsonl", "checkpoint.jsonl"}
+SPOILT = {
+    "transcript-1.html", "audit.jsonl", "README.txt", "events.jsonl", "checkpoint.jsonl",
+    *(program.name for program in PROGRAMS),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(SPOILT))
@@ -271,7 +319,7 @@ def rewrite(package: Path, change: Callable[[dict[str, bytes]], None], **signed:
     manifest |= signed
     with zipfile.ZipFile(package, "w") as made:
         for name, content in {**files, "manifest.json": swarmkeep_verify.compact(manifest).encode() + b"\n"}.items():
-            swarmkeep_verify.add_member(made, name, io.BytesIO(content), len(content))
+            swarmkeep_proofs.add_member(made, name, io.BytesIO(content), len(content))
 
 
 def make_bomb(package: zipfile.ZipFile) -> None:
@@ -318,9 +366,9 @@ def test_each_changed_byte_is_found(
         assert str(left.value).startswith("NOT VALID: "), place
     for size in (4, central, len(content) - 1):
         changed.write_bytes(content[:size])
-        assert check(changed).stderr == f"NOT VALID: {swarmkeep_verify.CUT_OFF}\n"
+        assert check(changed).stderr == f"NOT VALID: {swarmkeep_proofs.CUT_OFF}\n"
         ours = cli("verify", str(changed))
-        assert (ours.code, swarmkeep_verify.CUT_OFF in ours.out) == (1, True)
+        assert (ours.code, swarmkeep_proofs.CUT_OFF in ours.out) == (1, True)
     for more in (b"\0", b"PK\x05\x06" + bytes(18)):
         changed.write_bytes(content + more)
         assert check(changed).returncode == 1

@@ -10,7 +10,7 @@ import zipfile
 import pytest
 
 from swarmkeep.events.facts import RecordedEvent, UnknownFact
-from swarmkeep.history import swarmkeep_verify
+from swarmkeep.history import swarmkeep_proofs
 from swarmkeep.history.export import ExportStart, write_event_line
 from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
 from tests.history.transfer.test_formats import CHATGPT
@@ -203,7 +203,7 @@ async def test_evidence_is_made_by_server(service: RunningServer) -> None:
     with zipfile.ZipFile(io.BytesIO(made.content)) as package:
         assert [one["id"] for one in json.loads(package.read("manifest.json"))["sessions"]] == names
         assert "audit.jsonl" in package.namelist()
-        swarmkeep_verify.check_package(package, io.BytesIO(made.content))
+        swarmkeep_proofs.check_package(package, io.BytesIO(made.content))
     check_problem(await service.get("/v1/evidence?id=absent"), 404, "session_not_found")
     check_problem(await service.get(f"/v1/evidence?id={names[0]}&size=1"), 404, "checkpoint_not_found")
     size = (await service.get("/v1/checkpoint")).json()["size"]

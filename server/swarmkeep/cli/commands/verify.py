@@ -527,7 +527,7 @@ def _check_package_key(package: Package, anchors: _Anchors, *, is_compared: bool
     A checkpoint that was given may be signed with another key than the package. Raises BadCheckpoint.
     """
     from swarmkeep.history.checkpoints import BadCheckpoint
-    from swarmkeep.history.swarmkeep_verify import UNSIGNED
+    from swarmkeep.history.swarmkeep_proofs import UNSIGNED
 
     key = anchors.load_key()
     if key is not None and package.signed == key[1]:

@@ -1,5 +1,5 @@
 // An evidence package, checked in the browser: nothing of it is sent anywhere. What is checked is what swarmkeep_verify.py
-// checks, which lies in each package.
+// and swarmkeep_proofs.py check, which lie in each package.
 
 import { readCheckpoint } from "./checkpoint.js";
 import { button, clear, h } from "./dom.js";

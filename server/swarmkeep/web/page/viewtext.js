@@ -316,7 +316,7 @@ export const viewText = {
     unsigned: "No given key signs the package: its transcripts and audit entries are the word of who wrote it.",
     unreadable: "Something in it is not written as Swarmkeep writes it.",
     cutOff: "The events are cut off.",
-    tooLarge: "The package is too large for a browser. Use `python3 swarmkeep_verify.py`, which is in it.",
+    tooLarge: "The package is too large for a browser. Use `python3 -I swarmkeep_verify.py`, which is in it.",
   },
   redact: {
     open: "Redact",
