@@ -19,6 +19,8 @@ from playwright.sync_api import Request, expect
 
 from swarmkeep.history import swarmkeep_proofs, swarmkeep_verify
 from swarmkeep.history.checkpoints import CheckpointHead, Signer, load_signer, write_checkpoint
+from tests.cli.command_line import InProcessCommandLine
+from tests.history.exports import write_hostile_exports, write_raw
 from tests.support.scripted import ScriptedModel
 from tests.support.signing import write_keys
 from tests.web.test_accessibility import check_accessibility
@@ -147,6 +149,58 @@ def test_browser_and_program_agree(window: Window, package: bytes) -> None:
     assert found[-1]
     # Some of what stands in a proof says nothing of it: times, and what is of the newest checkpoint.
     assert found.count(True) < 40
+
+
+def test_every_reader_refuses_what_no_server_packs(window: Window, package: bytes, tmp_path: Path) -> None:
+    """All digests and hashes are right: what one reader takes for evidence, and another one does not, is none."""
+
+    def pack(export: bytes, *wrong: CheckpointHead) -> bytes:
+        heads = list(wrong)
+        for line in export.splitlines():
+            found = re.search(rb'"hash":"([0-9a-f]{64})".*"export":', line)
+            if found and (name := re.match(rb'.{0,9}"session_id":("(?:[^"\\]|\\.)*")', line)):
+                id = json.loads(name[1]).encode("utf-8", "replace").decode()
+                heads.append(CheckpointHead(tenant=None, session_id=id, seq=1, hash=found[1].decode()))
+
+        def change(files: dict[str, bytes]) -> None:
+            del files["proofs.jsonl"]
+            files["events.jsonl"] = export
+            files["checkpoint.jsonl"] = b"".join(write_checkpoint(heads, "2026-01-01T00:00:00.000000Z", None))
+
+        return rewrite(package, change)
+
+    def spell(old: bytes, new: bytes) -> bytes:
+        return rewrite(package, lambda files: None, lambda manifest: manifest.replace(old, new, 1))
+
+    def add(name: str) -> bytes:
+        return rewrite(package, lambda files: files.update({name: b"x"}))
+
+    of_other_tenant = CheckpointHead(tenant="other", session_id="forged", seq=1, hash="0" * 64)
+    several = write_raw({}, id='"a"') + write_raw({}, id='"b"')
+    sound = [pack(write_raw({})), pack(write_raw({}), of_other_tenant), pack(several), add("more.txt")]
+    hostile = [
+        *map(pack, write_hostile_exports().values()),
+        *map(add, ("../x", "/x", "x/", "a b", "é", "a\\b", ".x", "10", "con\u202e", "-x")),
+        *(spell(b'"version":1', b'"version":%b' % other) for other in (b"true", b"1.0", b"2", b'"1"')),
+        spell(b'"swarmkeep evidence"', b'"swarmkeep"'),
+        spell(b'"files":{', b'"files": {'),
+        spell(b'"files":{', b'"files":{},"files":{'),
+        b"x" + package,
+    ]
+    file, command = tmp_path / "case.zip", InProcessCommandLine(tmp_path)
+
+    def is_valid_here(content: bytes) -> bool:
+        file.write_bytes(content)
+        found = command("verify", str(file))
+        assert found.code in (0, 1), found
+        return found.code == 0
+
+    window.open("#/audit")
+    sent = [base64.b64encode(one).decode() for one in [*sound, *hostile]]
+    wanted = [True] * len(sound) + [False] * len(hostile)
+    assert [is_valid(one) for one in [*sound, *hostile]] == wanted
+    assert [is_valid_here(one) for one in [*sound, *hostile]] == wanted
+    assert window.page.evaluate(CHECK, [sent, ""]) == wanted
 
 
 def test_browser_and_program_agree_on_who_packed(window: Window, package: bytes, tmp_path: Path) -> None:

@@ -284,7 +284,9 @@ def open_package(file: BinaryIO) -> Iterator[Package | None]:
             package = opened.enter_context(zipfile.ZipFile(file))
             signed = swarmkeep_proofs.check_package(package, file)  # type: ignore[no-untyped-call]
             events, heads = (opened.enter_context(package.open(name)) for name in (EVENTS, CHECKPOINT))
-            lines = package.read(PROOFS).splitlines() if PROOFS in package.namelist() else ()
+            *lines, rest = (package.read(PROOFS) if PROOFS in package.namelist() else b"").split(b"\n")
+            if rest:
+                raise InvalidImport("the proofs are cut off")
             proofs = [decode(line, Proof) for line in lines]
         except Exception as error:
             # A broken ZIP file makes the standard library raise errors of many kinds.

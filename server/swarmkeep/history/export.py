@@ -83,8 +83,16 @@ _BEFORE_DATA = re.compile(
 _AFTER_DATA = re.compile(
     r',"hash":"([0-9a-f]{64})","salt":(?:null|"([0-9a-f]{32})"),"commitment":"([0-9a-f]{64})"', re.ASCII
 )
-# It only finds where a value ends, so nothing is made of what is in it.
-_SCANNER = json.JSONDecoder(object_pairs_hook=len, parse_int=len, parse_float=len, parse_constant=len)
+
+
+def _refuse_repeats(pairs: list[tuple[str, object]]) -> None:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError
+
+
+# It only finds where a value ends, so nothing is made of what is in it; but of a key that stands twice, one reader
+# takes the first value and another one the last.
+_SCANNER = json.JSONDecoder(object_pairs_hook=_refuse_repeats, parse_int=len, parse_float=len, parse_constant=len)
 
 
 class ExportStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -375,14 +375,10 @@ class ExportCheck:
         self._compared.add(place.session_id)
         if seq > place.begin.seq:
             return "truncated", f"the file ends with event {place.begin.seq}, but the earlier head is event {seq}"
-        found = next(
-            one.event
-            for chunk in read_chunks(self._file, place, place.session_id)
-            for one in chunk.events
-            if one.event.seq == seq
-        )
-        if found.hash != hash:
-            return "rewritten", f"event {seq} had the hash {hash} in the earlier head, and now has {found.hash}"
+        chunks = read_chunks(self._file, place, place.session_id)
+        found = next((one.event.hash for chunk in chunks for one in chunk.events if one.event.seq == seq), None)
+        if found != hash:
+            return "rewritten", f"event {seq} had the hash {hash} in the earlier head, and now has {found}"
         return "unchanged", ""
 
 

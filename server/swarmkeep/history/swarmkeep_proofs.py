@@ -11,18 +11,23 @@ import base64
 import contextlib
 import hashlib
 import json
+import re
 import sys
 import tempfile
 import time
 import zipfile
 
-from .swarmkeep_verify import ZIP, Bad, compact, expect, no_repeats, read_export, sha256
+from .swarmkeep_verify import ZIP, Bad, compact, expect, no_repeats, read_export
 
 MANIFEST = "manifest.json"
 CUT_OFF = "the package is cut off: its end is missing"
 SIGNED_AS = b"swarmkeep evidence v1\n"
 UNSIGNED = "no given key signs the package: its transcripts and audit entries are the word of who wrote it"
 LOG, WITNESS = b"\1", b"\4"
+
+
+def sha256(data):
+    return hashlib.sha256(data).digest()
 
 
 def unbase64(text):
@@ -87,18 +92,22 @@ def check_signature(public, message, signature):
 def read_heads(content, public_key):
     """The heads of a checkpoint, by session, once its digest and its signature prove to be right. Two tenants may have
     sessions of one id."""
-    lines = content.splitlines(keepends=True)
-    expect(lines and lines[-1].endswith(b"\n"), "the checkpoint is cut off")
-    body, seal = b"".join(lines[:-1]), json.loads(lines[-1])
+    expect(content.endswith(b"\n"), "the checkpoint is cut off")
+    lines = content.decode().split("\n")[:-1]
+    seal, body = json.loads(lines[-1]), content[: content.rfind(b"\n", 0, -1) + 1]
     expect((seal["lines"], seal["sha256"]) == (len(lines) - 1, sha256(body).hex()), "the checkpoint was changed")
-    expect(json.loads(lines[0]).get("format") == "swarmkeep checkpoint", "this is not a checkpoint")
+    first = json.loads(lines[0])
+    expect(compact([first["format"], first["version"]]) == '["swarmkeep checkpoint",1]', "this is not a checkpoint")
     if public_key is not None:
         expect(seal.get("public_key") == public_key, "the checkpoint is not signed with this key")
-    if seal.get("signature"):
+    if public_key is not None or seal.get("signature"):
+        expect(seal.get("signature"), "the checkpoint is not signed")
         text = b"swarmkeep checkpoint v1\n" + sha256(body)
         check_signature(unhex(seal["public_key"]), text, unhex(seal["signature"]))
     heads = {}
     for head in map(json.loads, lines[1:-1]):
+        kinds = [type(head[name]) for name in ("seq", "hash")]
+        expect(kinds == [int, str], "the checkpoint has a line that is not a head")
         if head["session_id"] is not None:
             heads.setdefault(head["session_id"], []).append(head)
     return heads
@@ -115,6 +124,7 @@ def compare(session, heads):
 def check_note(note, public_key):
     """A log's checkpoint is signed with its key (C2SP signed-note), if that is known. Returns what is signed, twice:
     as text, and in its parts."""
+    expect(all(map(str.isprintable, note.split("\n"))), "the log's checkpoint is not written as it should be")
     text, _, below = note.rpartition("\n\n")
     origin, size, root = (text + "\n").split("\n")[:3]
     if public_key is not None:
@@ -155,9 +165,12 @@ def check_witness(note, name, key):
 
 def check_proof(proof, hashes, public_key, log):
     """A session's leaf leads to the root of its checkpoint (RFC 9162, 2.1.3.2), a signed note of C2SP's."""
-    leaf, note = json.loads(proof["leaf"]), proof["checkpoint"]["note"]
+    leaf, note, number = json.loads(proof["leaf"]), proof["checkpoint"]["note"], proof["checkpoint"]["number"]
     name, seq = leaf["session_id"], leaf["seq"]
-    expect(hashes.get(name, {}).get(seq) == leaf["hash"], f"event {seq} of {name} is not the one that is proven")
+    made = compact({"session_id": name, "seq": seq, "hash": leaf["hash"]})
+    kinds = [type(one) for one in (name, seq, number)]
+    expect(proof["leaf"] == made and kinds == [str, int, int], "a proof is not written as it should be")
+    expect(hashes.get(name, {}).get(seq) == leaf["hash"], f"event {seq} of {name!r} is not the one that is proven")
     text, _, (origin, size, root) = check_note(note, public_key)
     expect(log in (None, origin), f"the proof of {name} is from the log {origin}, not from {log}")
     node, index, last = sha256(b"\0" + proof["leaf"].encode()), proof["index"], size - 1
@@ -170,7 +183,7 @@ def check_proof(proof, hashes, public_key, log):
             index, last = index >> 1, last >> 1
         index, last = index >> 1, last >> 1
     expect(last == 0 and node == root, f"the proof of {name} does not lead to its checkpoint")
-    print(f"{name}: event {seq} is in checkpoint {proof['checkpoint']['number']} of {origin}, {size} leaves")
+    print(f"{name}: event {seq} is in checkpoint {number} of {origin}, {size} leaves")
     return name, text
 
 
@@ -193,8 +206,10 @@ def check_package(package, given):
     whole = sum(one.file_size for one in members) <= given.seek(0, 2)
     # Before anything is read of a file that may be made to fill a disk.
     expect(plain and whole and len(set(package.namelist())) == len(members), "it is not written as a package is")
+    names = re.compile("[A-Za-z][A-Za-z0-9._-]*")
+    expect(all(map(names.fullmatch, package.namelist())), "the package has a file with a name that no package has")
     manifest = package.read(MANIFEST)
-    files = json.loads(manifest)["files"]
+    files = check_manifest(manifest)["files"]
     with tempfile.TemporaryFile() as made:
         with zipfile.ZipFile(made, "w") as again:
             for info in members:
@@ -202,16 +217,25 @@ def check_package(package, given):
                     found = add_member(again, info.filename, file, info.file_size)
                 listed = info.filename == MANIFEST or files.pop(info.filename, {}).get("sha256") == found
                 expect(listed, f"{info.filename} is not what it was")
-        expect(not files, f"{', '.join(files)} is missing")
+        expect(not files, f"{', '.join(map(ascii, files))} is missing")
         made.seek(0)
         given.seek(0)
         for block in iter(lambda: given.read(1 << 20), b""):
             expect(made.read(len(block)) == block, "the package holds something that is none of its files")
         expect(not made.read(1), "the package is cut off")
-    return check_manifest(manifest)
+    return check_seal(manifest)
 
 
 def check_manifest(content):
+    """What the manifest says, if it is written as Swarmkeep writes it: other readers take other forms."""
+    manifest = json.loads(content.decode())
+    about = [manifest["format"], manifest["version"]]
+    expect(compact(about) == '["swarmkeep evidence",1]', "it was made by another release than this program")
+    expect(content.decode() == compact(manifest) + "\n", "the manifest is not written as a package's is")
+    return manifest
+
+
+def check_seal(content):
     """The signature stands at the end of the manifest, over all that stands before it."""
     body, name, rest = content.rpartition(b',"public_key":')
     if not name:
@@ -259,7 +283,7 @@ def check(file, checkpoint, public_key, witnesses=(), log=None):
         key = None if note else public_key
         *lines, rest = proofs.decode().split("\n")
         expect(not rest, "the proofs are cut off")
-        proven = [check_proof(proof, hashes, key, log) for proof in map(json.loads, lines)]
+        proven = {check_proof(proof, hashes, key, log) for proof in map(json.loads, lines)}
         for name in hashes if note else ():
             expect((name, text) in proven, f"no proof of {name} leads to the checkpoint that was given")
 

@@ -9,11 +9,12 @@ import base64
 import hashlib
 import json
 import os
+import re
 import sys
 import types
 
 ZIP = b"PK\3\4"
-ORDER = ("session_id", "seq", "type", "version", "run_id", "agent", "at")
+KINDS = {"seq": [int], "type": [str], "version": [int], "run_id": [str, type(None)], "agent": [str], "at": [str]}
 OTHERWISE = "it is not written as an export is"
 
 
@@ -26,15 +27,10 @@ def expect(condition, why):
         raise Bad(why)
 
 
-def sha256(data):
-    return hashlib.sha256(data).digest()
-
-
 def compact(value):
     """JSON as Swarmkeep writes it: without spaces, beyond ASCII only what UTF-8 can hold."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    is_whole = text.encode("utf-8", "replace").decode() == text
-    return text if is_whole else json.dumps(value, separators=(",", ":"))
+    return text if text.encode("utf-8", "replace").decode() == text else json.dumps(value, separators=(",", ":"))
 
 
 def no_repeats(pairs):
@@ -42,12 +38,19 @@ def no_repeats(pairs):
     return dict(pairs)
 
 
+def read_number(text):
+    expect(abs(float(text)) < float("inf"), "a number is out of range")
+    return int(text) if len(text) < 20 and text.lstrip("-").isdigit() else float(text)
+
+
 def split_event(line):
     """The members of an event's line, and its payload as it is written; all other bytes must be as Swarmkeep's."""
-    decoder = json.JSONDecoder(object_pairs_hook=no_repeats)
+    read = {"parse_int": read_number, "parse_float": read_number, "parse_constant": read_number}
+    decoder = json.JSONDecoder(object_pairs_hook=no_repeats, **read)
     event = decoder.decode(line)
-    begin = compact({name: event[name] for name in ORDER})[:-1] + ',"data":'
-    expect(line.startswith(begin), OTHERWISE)
+    begin = compact({name: event[name] for name in ("session_id", *KINDS)})[:-1] + ',"data":'
+    expect(line.startswith(begin) and all(type(event[name]) in KINDS[name] for name in KINDS), OTHERWISE)
+    expect(type(event["data"]) is dict, "its data is not an object")
     end = decoder.raw_decode(line, len(begin))[1]
     rest = {name: event[name] for name in ("hash", "salt", "commitment", "texts", "export") if name in event}
     expect(line[end:] == "," + compact(rest)[1:], OTHERWISE)
@@ -58,7 +61,7 @@ def split_event(line):
 def combine(is_measured, name, *parts):
     """The hash of several parts: the second recipe, with names and sizes, or the first, without."""
     measured = (len(part).to_bytes(8, "big") + part for part in (name, *parts))
-    return sha256(b"".join(measured if is_measured else parts))
+    return hashlib.sha256(b"".join(measured if is_measured else parts)).digest()
 
 
 class Session:
@@ -66,6 +69,7 @@ class Session:
 
     def __init__(self, event):
         self.id, self.start, self.seq, self.hash = event["session_id"], event["export"], 0, bytes(32)
+        expect(re.fullmatch("[A-Za-z0-9._:-]{1,128}", self.id), "its id is not one of a session")
         kinds = [(name, type(value)) for name, value in self.start.items()]
         expect(kinds == [("format", int), ("seq", int), ("hash", str), ("alone", bool)], OTHERWISE)
         expect(self.start["format"] in (1, 2), "it was made by another release than this program")
@@ -79,34 +83,35 @@ class Session:
         expect(self.seq > 1 or event["type"] == "session.created", "a session begins with session.created")
         commitment, salt = bytes.fromhex(event["commitment"]), bytes.fromhex(event["salt"] or "")
         expect((commitment.hex(), salt.hex()) == (event["commitment"], event["salt"] or ""), OTHERWISE)
-        parts = (b"swarmkeep event v2", self.hash, compact([event[one] for one in ORDER[1:]]).encode(), commitment)
+        parts = (b"swarmkeep event v2", self.hash, compact([event[one] for one in KINDS]).encode(), commitment)
         recipe = next((one for one in (True, False) if combine(one, *parts).hex() == event["hash"]), None)
         expect(recipe is not None, f"{name} does not follow from the one before it")
         self.hash, self.hashes[self.seq] = bytes.fromhex(event["hash"]), event["hash"]
         if event["salt"] is None:
-            self.removed[self.seq] = sha256(payload).hex()
+            self.removed[str(self.seq)] = hashlib.sha256(payload).hexdigest()
         else:
             made = combine(recipe, b"swarmkeep payload v2", salt, payload)
             expect(len(salt) == 16 and made == commitment, f"{name} says something else")
             if event["type"] == "session.redacted":
                 self.explain(event["data"])
-        texts = event.get("texts", {})
+        texts, names = event.get("texts", {}), set(re.findall("[0-9a-f]{64}", payload.decode()))
         for digest, text in texts.items():
-            expect(sha256(text.encode("utf-8", "surrogatepass")).hex() == digest, f"the text {digest} was changed")
+            made = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+            expect(made == digest, f"the text {made} has another name")
         for digest in (*texts, *files):
-            expect(digest not in self.named and digest.encode() in payload, f"{digest} is not this event's")
+            expect(digest not in self.named and digest in names, f"{digest} is not this event's")
             self.named.add(digest)
 
     def explain(self, data):
         """A redaction names the events that lost their payload, and the digest of what stands there instead."""
         kept = data.get("kept") or []
         expect(len(kept) == len(data["seqs"]), "a redaction does not say of each event what is left of it")
-        for seq, digest in zip(data["seqs"], kept):
+        for seq, digest in zip(map(compact, data["seqs"]), kept):
             expect(self.removed.get(seq) == digest is not None, f"what is left of event {seq} of {self.id} was changed")
             self.explained.add(seq)
 
     def __str__(self):
-        redacted = f", redacted: {', '.join(map(str, self.removed))}" if self.removed else ""
+        redacted = f", redacted: {', '.join(self.removed)}" if self.removed else ""
         return f"{self.id}: valid, {self.seq} events, head {self.seq}:{self.hash.hex()}{redacted}"
 
     def close(self):
@@ -126,6 +131,7 @@ def read_export(file):
                 if session is None:
                     session, counts[0] = Session(event), counts[0] + 1
                     expect(session.id not in known, f"{session.id} is in this file twice")
+                    expect(counts[0] == 1 or not session.start["alone"], "a session that was alone is among others")
                     known.add(session.id)
                 session.take(event, payload, files)
                 files, counts[1], ended = [], counts[1] + 1, False
@@ -136,10 +142,10 @@ def read_export(file):
             elif line.startswith('{"record":"file",'):
                 record = json.loads(line)
                 content = base64.b64decode(record["content"])
-                expect(sha256(content).hex() == record["sha256"], f"the file {record['sha256']} was changed")
-                made = {"record": "file", "sha256": record["sha256"], "content": base64.b64encode(content).decode()}
-                expect(line == compact(made), OTHERWISE)
-                files.append(record["sha256"])
+                name = hashlib.sha256(content).hexdigest()
+                made = {"record": "file", "sha256": name, "content": base64.b64encode(content).decode()}
+                expect(session is not None and line == compact(made), f"the file {name} is not what it was")
+                files.append(name)
             else:
                 expect(line.startswith('{"record":"end",'), "it is not a line of an export")
                 expect(session is None and not files, "a session is cut off")
@@ -161,22 +167,18 @@ def load_proofs():
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec")
     except (OSError, NameError):
-        refuse("put swarmkeep_proofs.py beside this file: packages, and all that an export is compared with, need it")
+        why = "packages, and all that an export is compared with, need it"
+        raise OSError(f"put swarmkeep_proofs.py beside this file: {why}") from None
     proofs = types.ModuleType("beside.swarmkeep_proofs")
     proofs.__package__, sys.modules["beside.swarmkeep_verify"] = "beside", sys.modules[__name__]
     exec(code, vars(proofs))
     return proofs
 
 
-def refuse(why):
-    print(f"swarmkeep_verify.py: {why}", file=sys.stderr)
-    sys.exit(2)
-
-
 def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        sys.exit(load_proofs().main())
     try:
+        if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+            sys.exit(load_proofs().main())
         with open(sys.argv[1], "rb") as file:
             if file.peek(len(ZIP)).startswith(ZIP):
                 sys.exit(load_proofs().main())
@@ -184,7 +186,8 @@ def main():
             for session in read_export(file):
                 print(session)
     except OSError as error:
-        refuse(error)
+        print(f"swarmkeep_verify.py: {error}", file=sys.stderr)
+        sys.exit(2)
     except Exception as error:
         sys.exit(f"NOT VALID: {error}")
     if session is None:

@@ -347,3 +347,35 @@ def test_stranger_verifies_with_python_alone(
     heads = (files.folder / "heads.jsonl").read_text()
     (files.folder / "heads.jsonl").write_text(heads.replace(seal["signature"], "00" * 64))
     assert "the signature is not valid" in check("two.jsonl", seal["public_key"]).stderr
+    # The name of a key is no signature, and what is given is never left out.
+    (files.folder / "heads.jsonl").write_text(heads.replace(f'"{seal["signature"]}"', "null"))
+    assert "the checkpoint is not signed" in check("two.jsonl", seal["public_key"]).stderr
+    (files.folder / "heads.jsonl").write_text("")
+    program = [sys.executable, *optimised, swarmkeep_verify.__file__, "two.jsonl"]
+    for options, code in ((["--checkpoint", "heads.jsonl"], 1), (["--public-key", seal["public_key"]], 2)):
+        assert subprocess.run([*program, *options], cwd=files.folder, check=False).returncode == code
+        assert files("verify", "two.jsonl", *options).code in (1, 2)
+
+
+def test_head_is_read_alike(files: CommandLine) -> None:
+    """In Python `True == 1`, and a list of heads may be made by anyone who makes its digest."""
+    lines = (files.folder / "heads.jsonl").read_text().splitlines()
+    events = map(json.loads, (files.folder / "two.jsonl").read_text().splitlines()[:-1])
+    first = {event["session_id"]: event["hash"] for event in events if event["seq"] == 1}
+    alone = [sys.executable, swarmkeep_verify.__file__, "two.jsonl", "--checkpoint", "other.jsonl"]
+    for seq, upper, code in (
+        (1, False, 0),
+        (True, False, 1),
+        (1.0, False, 1),
+        ("1", False, 1),
+        (0, False, 1),
+        (1, True, 1),
+    ):
+        heads = [
+            {"tenant": None, "session_id": name, "seq": seq, "hash": hash.upper() if upper else hash}
+            for name, hash in first.items()
+        ]
+        write_heads(files.folder / "other.jsonl", lines[0], heads)
+        found = files("verify", "two.jsonl", "--checkpoint", "other.jsonl")
+        assert (found.code, "Traceback" in found.err) == (code, False), (seq, found)
+        assert subprocess.run(alone, cwd=files.folder, check=False).returncode == code

@@ -367,8 +367,9 @@ def test_each_changed_byte_is_found(
     for size in (4, central, len(content) - 1):
         changed.write_bytes(content[:size])
         assert check(changed).stderr == f"NOT VALID: {swarmkeep_proofs.CUT_OFF}\n"
-        ours = cli("verify", str(changed))
-        assert (ours.code, swarmkeep_proofs.CUT_OFF in ours.out) == (1, True)
+        for key in ([], ["--public-key", format_named("00" * 32)]):
+            ours = cli("verify", str(changed), *key)
+            assert (ours.code, swarmkeep_proofs.CUT_OFF in ours.out) == (1, True)
     for more in (b"\0", b"PK\x05\x06" + bytes(18)):
         changed.write_bytes(content + more)
         assert check(changed).returncode == 1

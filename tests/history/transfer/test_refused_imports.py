@@ -26,6 +26,7 @@ from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.records import SessionKey
 from tests.golden.make import fill_store
+from tests.history.exports import write_hostile_exports, write_raw
 from tests.history.transfer.test_round_trip import (
     TENANT,
     export_bytes,
@@ -122,6 +123,14 @@ def test_what_no_digest_is_over_is_read_alike(text: bytes) -> None:
         assert other != one
         assert not is_valid_here(other)
         assert not is_valid_for_stranger(other)
+
+
+def test_no_reader_takes_what_no_server_writes() -> None:
+    sound = write_raw({}, {"data": '{"a":[1.5,-0,1e9,' + "1" * 100 + "]}"})
+    assert is_valid_here(sound)
+    assert is_valid_for_stranger(sound)
+    for what, hostile in write_hostile_exports().items():
+        assert (what, is_valid_here(hostile), is_valid_for_stranger(hostile)) == (what, False, False)
 
 
 def is_valid_here(text: bytes) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -148,6 +147,16 @@ def _is_path(name: str) -> bool:
     return name == STANDARD or "/" in name or Path(name).is_file()
 
 
+def _is_package(path: Path) -> bool:
+    """Tell a package by how it begins, also one that was cut off."""
+    from swarmkeep.history import swarmkeep_proofs
+
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return bool(swarmkeep_proofs.is_package(file))  # type: ignore[no-untyped-call]
+
+
 def _check_use(
     session_id: str | None, *, everything: bool, checkpoint: Path | None, public_key: str | None, head: str | None,
     first: str | None,
@@ -160,7 +169,7 @@ def _check_use(
         raise typer.BadParameter("standard input is one of both only", param_hint="'--checkpoint'")
     if everything and checkpoint is not None:
         raise typer.BadParameter("--checkpoint names the sessions; leave --all out", param_hint="'--all'")
-    if public_key is not None and checkpoint is None and not (session_id and zipfile.is_zipfile(session_id)):
+    if public_key is not None and checkpoint is None and not (session_id and _is_package(Path(session_id))):
         raise typer.BadParameter("it needs --checkpoint, or an evidence package", param_hint="'--public-key'")
     if head is not None and session_id is None:
         raise typer.BadParameter("it belongs to one session; name the session", param_hint="'--head'")
@@ -542,7 +551,7 @@ def _compare_with_heads(
 ) -> bool:
     """Compare the sessions of an export with a list of heads, or those of a package with a checkpoint of `anchor`."""
     from swarmkeep.history.checkpoints import read_heads, verify_checkpoint
-    from swarmkeep.history.proofs import MAX_NOTE_BYTES, is_note, parse_note
+    from swarmkeep.history.proofs import MAX_NOTE_BYTES, Proof, is_note, parse_note
 
     report = _Outcomes(as_json)
     unchecked = None
@@ -553,23 +562,30 @@ def _compare_with_heads(
         _check_anchors(note, file or Path(STANDARD), anchors)
         if not proofs:
             raise Refused("the file has no proofs: give an evidence package, or a list of heads")
-        for head in (head for found, head in _read_proofs(proofs) if found.text == note.text):
+        own, others = list[Proof](), list[Proof]()
+        for proof in proofs:
+            leads_here = parse_note(proof.checkpoint.note.encode()).text == note.text
+            (own if leads_here else others).append(proof)
+        for _, head in _read_proofs(own):
             report.add(head, *check.compare(head.session_id, head.seq, head.hash))
+        uncovered = check.list_uncompared()
+        _check_own_proofs(check, others, None, report)
     else:
         key = anchors.load_key_of_list()
         seal = verify_checkpoint(lines, key)
         unchecked = seal.public_key if key is None else None
         for head, outcome, detail in _compare_listed(check, read_heads(lines, seal)):
             report.add(head, outcome, detail)
+        uncovered = check.list_uncompared()
         _check_own_proofs(check, proofs, anchors.load_key(), report)
-    for session_id in check.list_uncompared():
+    for session_id in uncovered:
         why = "no proof leads to the checkpoint" if by_note else "the checkpoint has no head of it"
         if as_json:
             put_json_line({"session_id": session_id, "outcome": "not covered", "detail": why})
         else:
             put(f"{session_id}: NOT COVERED, {why}")
     report.put_sums(unchecked)
-    return report.is_good and not check.list_uncompared()
+    return report.is_good and not uncovered
 
 
 def _compare_listed(check: ExportCheck, heads: Iterable[CheckpointHead]) -> Iterator[tuple[CheckpointHead, str, str]]:

@@ -10,7 +10,11 @@ const packageText = viewText.package;
 const MOST_BYTES = 200_000_000;
 const MANIFEST = "manifest.json";
 const HEADER_BYTES = 30;
+const NAME = /^[A-Za-z][A-Za-z0-9._-]*$/;
+const SESSION_ID = /^[A-Za-z0-9._:-]{1,128}$/;
 const ORDER = ["session_id", "seq", "type", "version", "run_id", "agent", "at"];
+const SEAL = ["hash", "salt", "commitment"];
+const START = { format: "number", seq: "number", hash: "string", alone: "boolean" };
 
 class Bad extends Error {}
 
@@ -19,6 +23,8 @@ function expect(condition, why) {
 }
 
 const encoder = new TextEncoder();
+// Neither what is not UTF-8 nor a mark at the beginning is passed over.
+const decode = (bytes) => new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
 const hexOf = (bytes) => [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 function fromHex(digits) {
@@ -83,7 +89,8 @@ async function readMembers(bytes) {
     const size = view.getUint32(place + 22, true);
     const begin = place + HEADER_BYTES + view.getUint16(place + 26, true);
     const raw = bytes.subarray(place + HEADER_BYTES, begin);
-    const name = new TextDecoder().decode(raw);
+    const name = decode(raw);
+    expect(NAME.test(name), packageText.noPackage);
     expect(begin + size <= bytes.length && !members.has(name), packageText.noPackage);
     const content = bytes.subarray(begin, begin + size);
     const fields = described(raw, await crc32(content), size);
@@ -100,8 +107,10 @@ async function readMembers(bytes) {
 
 async function checkManifest(members) {
   expect(members.has(MANIFEST), packageText.noPackage);
-  const manifest = JSON.parse(new TextDecoder().decode(members.get(MANIFEST)));
-  expect(manifest.format === "swarmkeep evidence", packageText.noPackage);
+  const written = decode(members.get(MANIFEST));
+  const manifest = JSON.parse(written);
+  expect(manifest.format === "swarmkeep evidence" && manifest.version === 1, packageText.noPackage);
+  expect(written === `${compact(manifest)}\n`, packageText.unreadable);
   const listed = new Map(Object.entries(manifest.files));
   for (const [name, content] of members) {
     if (name === MANIFEST) continue;
@@ -116,7 +125,7 @@ const SIGNED_AS = "swarmkeep evidence v1\n";
 
 // The key that signs the manifest, and so each file; null without one. The signature stands at the end, over what is before it.
 async function checkManifestSignature(content) {
-  const written = new TextDecoder("utf-8", { fatal: true }).decode(content);
+  const written = decode(content);
   const place = written.lastIndexOf(',"public_key":');
   if (place < 0) return null;
   const { public_key: key, signature } = JSON.parse(`{${written.slice(place + 1)}`);
@@ -175,23 +184,54 @@ function findEnd(line, start) {
   throw new Bad(packageText.unreadable);
 }
 
+const MARK = /"(?:[^"\\]|\\.)*"\s*:?|[{}[\]]/g;
+
+// Of a key that stands twice, one reader takes the first value and another one the last.
+function hasRepeats(json) {
+  const open = [];
+  for (const [mark] of json.matchAll(MARK)) {
+    if (mark === "{" || mark === "[") open.push(new Set());
+    else if (mark === "}" || mark === "]") open.pop();
+    else if (mark.endsWith(":")) {
+      const name = JSON.parse(mark.slice(0, -1));
+      if (open.at(-1).has(name)) return true;
+      open.at(-1).add(name);
+    }
+  }
+  return false;
+}
+
+const isInRange = (value) => (typeof value === "number" ? Number.isFinite(value) : typeof value !== "object" || value === null || Object.values(value).every(isInRange));
+
+function isTyped({ seq, type, version, run_id: runId, agent, at, data }) {
+  const isWritten = [type, agent, at].every((one) => typeof one === "string") && (runId === null || typeof runId === "string");
+  return isWritten && Number.isSafeInteger(seq) && Number.isSafeInteger(version) && data !== null && typeof data === "object" && !Array.isArray(data) && isInRange(data);
+}
+
 function splitEvent(line) {
   const event = JSON.parse(line);
+  expect(isTyped(event), packageText.unreadable);
   const begin = `${compact(Object.fromEntries(ORDER.map((name) => [name, event[name]]))).slice(0, -1)},"data":`;
   expect(line.startsWith(begin), packageText.unreadable);
   const end = findEnd(line, begin.length);
-  const rest = Object.fromEntries(Object.entries(event).filter(([name]) => ![...ORDER, "data"].includes(name)));
-  const names = Object.keys(rest).filter((name) => !["texts", "export"].includes(name));
-  expect(names.sort().join() === "commitment,hash,salt" && line.slice(end) === `,${compact(rest).slice(1)}`, packageText.unreadable);
-  return [event, line.slice(begin.length, end)];
+  const rest = Object.fromEntries([...SEAL, "texts", "export"].filter((name) => name in event).map((name) => [name, event[name]]));
+  expect(SEAL.every((name) => name in rest) && line.slice(end) === `,${compact(rest).slice(1)}`, packageText.unreadable);
+  const payload = line.slice(begin.length, end);
+  expect(!hasRepeats(payload), packageText.unreadable);
+  return [event, payload];
 }
 
 const plain = (parts) => sha256(join(parts.slice(1)));
 const lengthOf = (part) => pack([8, part.length]).reverse();
 const measured = (parts) => sha256(join(parts.flatMap((part) => [lengthOf(part), part])));
 
+const SALT_BYTES = 16;
+
 class PackedSession {
   constructor(event) {
+    const kinds = Object.entries(event.export).map(([name, value]) => [name, typeof value]);
+    expect(typeof event.session_id === "string" && SESSION_ID.test(event.session_id), packageText.unreadable);
+    expect(compact(kinds) === compact(Object.entries(START)) && [1, 2].includes(event.export.format), packageText.unreadable);
     Object.assign(this, { id: event.session_id, start: event.export, seq: 0, hash: new Uint8Array(32), hashes: new Map(), removed: new Map(), explained: new Set(), named: new Set() });
   }
 
@@ -208,21 +248,27 @@ class PackedSession {
     this.hashes.set(this.seq, event.hash);
     const body = encoder.encode(payload);
     if (event.salt === null) this.removed.set(this.seq, await hexDigest(body));
-    else expect(hexOf(await recipe([encoder.encode("swarmkeep payload v2"), fromHex(event.salt), body])) === event.commitment, packageText.other(this.id, this.seq));
+    else {
+      const salt = fromHex(event.salt);
+      const made = await recipe([encoder.encode("swarmkeep payload v2"), salt, body]);
+      expect(salt.length === SALT_BYTES && hexOf(made) === event.commitment, packageText.other(this.id, this.seq));
+    }
+    const names = new Set(payload.match(/[0-9a-f]{64}/g));
     for (const [name, words] of Object.entries(event.texts ?? {})) {
       expect((await hexDigest(encodeText(words))) === name, packageText.changed(name));
-      this.claim(name, payload);
+      this.claim(name, names);
     }
-    for (const name of files) this.claim(name, payload);
+    for (const name of files) this.claim(name, names);
     if (event.type === "session.redacted" && event.salt !== null) this.explain(event.data);
   }
 
-  claim(name, payload) {
-    expect(!this.named.has(name) && payload.includes(name), packageText.stray(name));
+  claim(name, names) {
+    expect(!this.named.has(name) && names.has(name), packageText.stray(name));
     this.named.add(name);
   }
 
   explain({ seqs, kept }) {
+    expect((kept ?? []).length === seqs.length, packageText.unreadable);
     for (const [index, seq] of seqs.entries()) {
       expect(kept?.[index] && this.removed.get(seq) === kept[index], packageText.other(this.id, seq));
       this.explained.add(seq);
@@ -236,19 +282,22 @@ class PackedSession {
 }
 
 async function readSessions(bytes) {
-  const decoder = new TextDecoder("utf-8", { fatal: true });
   const found = new Map();
   let session = null;
   let files = [];
   let ended = false;
-  let events = 0;
+  let [begin, sessions, events] = [0, 0, 0];
   for (let start = 0; start < bytes.length;) {
     const end = bytes.indexOf(10, start);
     expect(end >= 0, packageText.cutOff);
-    const line = decoder.decode(bytes.subarray(start, end));
+    const line = decode(bytes.subarray(start, end));
     if (line.startsWith('{"session_id":')) {
       const [event, payload] = splitEvent(line);
-      session ??= new PackedSession(event);
+      if (!session) {
+        session = new PackedSession(event);
+        sessions += 1;
+        expect(!found.has(session.id) && (sessions === 1 || !session.start.alone), packageText.unreadable);
+      }
       await session.take(event, payload, files);
       [files, ended, events] = [[], false, events + 1];
       if (session.seq === session.start.seq) {
@@ -261,15 +310,17 @@ async function readSessions(bytes) {
       const record = JSON.parse(line);
       if (record.record === "file") {
         const content = bytesOf(record.content);
-        expect((await hexDigest(content)) === record.sha256, packageText.changed(record.sha256));
-        files.push(record.sha256);
+        const digest = await hexDigest(content);
+        expect(session && line === compact({ record: "file", sha256: digest, content: record.content }), packageText.changed(digest));
+        files.push(digest);
       } else {
-        const digest = await hexDigest(bytes.subarray(0, start));
-        expect(!session && !files.length && compact(record) === compact({ record: "end", sessions: found.size, events, sha256: digest }), packageText.cutOff);
+        const digest = await hexDigest(bytes.subarray(begin, start));
+        expect(!session && !files.length && line === compact({ record: "end", sessions, events, sha256: digest }), packageText.cutOff);
         ended = true;
       }
     }
     start = end + 1;
+    if (ended) [begin, sessions, events] = [start, 0, 0];
   }
   expect(ended && !session, packageText.cutOff);
   return found;
@@ -291,8 +342,9 @@ async function checkProof({ leaf, index: place, inclusion, checkpoint: { note, n
   const { session_id: id, seq, hash } = JSON.parse(leaf);
   expect(sessions.get(id)?.hashes.get(seq) === hash, packageText.notProven(id));
   const end = note.lastIndexOf("\n\n");
-  expect(number !== undefined && end >= 0, packageText.notProven(id));
+  expect(Number.isSafeInteger(number) && end >= 0, packageText.notProven(id));
   const [origin, size, root] = note.slice(0, end).split("\n");
+  expect(compact({ session_id: id, seq, hash }) === leaf && typeof id === "string" && Number.isSafeInteger(seq), packageText.notProven(id));
   let [index, last] = [place, Number(size) - 1];
   expect(/^[1-9][0-9]*$/.test(size), packageText.unreadable);
   expect(Number.isSafeInteger(index) && index >= 0 && index <= last, packageText.notProven(id));
@@ -332,11 +384,11 @@ export async function checkPackage(file, trusted) {
   const { heads, signed } = await readCheckpoint(new Blob([members.get("checkpoint.jsonl")]), trusted);
   expect(!trusted || packedBy === signed, packageText.otherKey);
   for (const session of sessions.values()) {
-    const head = heads.find(({ session_id: id }) => id === session.id);
-    expect(head && session.hashes.get(head.seq) === head.hash, packageText.notNext(session.id, head?.seq ?? 0));
+    const own = heads.filter(({ session_id: id }) => id === session.id);
+    expect(own.some(({ seq, hash }) => session.hashes.get(seq) === hash), packageText.notNext(session.id, own[0]?.seq ?? 0));
   }
   const proven = [];
-  const lines = new TextDecoder("utf-8", { fatal: true }).decode(members.get("proofs.jsonl") ?? new Uint8Array()).split("\n");
+  const lines = decode(members.get("proofs.jsonl") ?? new Uint8Array()).split("\n");
   expect(lines.pop() === "", packageText.cutOff);
   for (const line of lines) {
     proven.push(await checkProof(JSON.parse(line), sessions, trusted && signed));
