@@ -83,7 +83,5 @@ def place(
 
 
 @pytest.fixture
-def where(cli: CommandLine, database_url: str) -> list[str]:
-    options = ["--database-url", database_url]
-    assert cli("db", "upgrade", *options).code == 0
-    return options
+def where(ready_url: str) -> list[str]:
+    return ["--database-url", ready_url]

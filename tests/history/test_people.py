@@ -69,6 +69,9 @@ from tests.store.sessions import (
     make_picture_part,
     new_key,
 )
+from tests.support import warm
+from tests.support.processes import clean_environment
+from tests.support.source import ROOT
 
 CANARY = "canary-7f3a9c"
 PICTURE = f"a picture of {CANARY}".encode()
@@ -495,8 +498,9 @@ async def test_killed_erasure_is_taken_up_again(cut: str, opened: Open, ready_ur
         await begin_persons(store, key)
     given = (ready_url, str(tmp_path / "keys"), cut)
     program = f"import asyncio; from {__name__} import erase_and_die; asyncio.run(erase_and_die(*{given!r}))"
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
-    assert await process.wait() == -signal.SIGKILL
+    command = [sys.executable, "-c", program]
+    died = await asyncio.to_thread(warm.run, command, folder=ROOT, env=clean_environment())
+    assert died.returncode == -signal.SIGKILL, died.stderr
     reader = opened()
     assert await list_problems(reader) == {}
     assert CANARY not in await dump_database(reader)

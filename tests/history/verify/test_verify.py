@@ -525,7 +525,6 @@ def replace_with_view(table: str) -> list[str]:
 @asynccontextmanager
 async def recorded(url: str) -> AsyncIterator[SqlStore]:
     """A session in a database of the test's own, whose schema it may change."""
-    schema.upgrade(url)
     store = open_store(url)
     try:
         await record_calls(store, KEY, make_reply("m"))
@@ -536,14 +535,14 @@ async def recorded(url: str) -> AsyncIterator[SqlStore]:
 
 
 @pytest.mark.parametrize("table", CHECKED)
-async def test_view_replacing_table_found(database_url: str, table: str) -> None:
-    async with recorded(database_url) as store:
+async def test_view_replacing_table_found(ready_url: str, table: str) -> None:
+    async with recorded(ready_url) as store:
         await execute(store, *replace_with_view(table))
         assert await list_codes(store) == ["table_replaced"]
 
 
-async def test_view_replacing_audit_log_found(database_url: str) -> None:
-    async with recorded(database_url) as store:
+async def test_view_replacing_audit_log_found(ready_url: str) -> None:
+    async with recorded(ready_url) as store:
         await store.delete(KEY)
         assert (await verify_audit_log(store, "default")).valid
         await execute(store, *replace_with_view("trail"))
@@ -551,8 +550,8 @@ async def test_view_replacing_audit_log_found(database_url: str) -> None:
         assert [problem.code for problem in found.problems] == ["table_replaced"]
 
 
-async def test_computed_column_found(sqlite_url: str) -> None:
-    async with recorded(sqlite_url) as store:
+async def test_computed_column_found(sqlite_ready: str) -> None:
+    async with recorded(sqlite_ready) as store:
         change = "ALTER TABLE session_labels ADD COLUMN more TEXT GENERATED ALWAYS AS (upper(session_id)) VIRTUAL"
         await execute(store, change)
         assert await list_codes(store) == ["table_replaced"]
@@ -565,7 +564,7 @@ async def test_computed_column_found(sqlite_url: str) -> None:
         "ALTER TABLE events ADD COLUMN more text GENERATED ALWAYS AS (payload) STORED",
     ],
 )
-async def test_row_altering_rules_found_on_server(postgres_url: str, change: str) -> None:
-    async with recorded(postgres_url) as store:
+async def test_row_altering_rules_found_on_server(postgres_ready: str, change: str) -> None:
+    async with recorded(postgres_ready) as store:
         await execute(store, change)
         assert await list_codes(store) == ["table_replaced"]
