@@ -16,6 +16,7 @@ from swarmkeep.events.codec import Json, encode
 from swarmkeep.http.auth import identify_principal, require_key
 from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.openapi import make_openapi_config
+from swarmkeep.http.routers import OwnRouter
 from swarmkeep.openai import agent_automations, agents, chat, conversations, responses
 from swarmkeep.openai.output_items import read_page_query
 from swarmkeep.openai.problems import PREFIX
@@ -114,7 +115,7 @@ _BINARY = ("get_agent_artifact_content",)
 def make_document(routes: Sequence[ControllerRouterHandler]) -> bytes:
     """The document of these routes. Takes a second: the shapes of all kinds of items are in it."""
     app = Litestar(
-        route_handlers=[Router(PREFIX, route_handlers=routes)],
+        route_handlers=[OwnRouter(PREFIX, route_handlers=routes)],
         dependencies={"principal": Provide(identify_principal, sync_to_thread=False), **_DEPENDENCIES},
         logging_config=None,
         openapi_config=make_openapi_config("Swarmkeep for OpenAI's clients", _DESCRIPTION),
@@ -206,16 +207,16 @@ ROUTES: list[ControllerRouterHandler] = [
 
 def make_router() -> Router:
     """They are not in `/openapi.json`: they have a document of their own."""
-    return Router(
+    return OwnRouter(
         "/",
         route_handlers=[
-            Router(
+            OwnRouter(
                 PREFIX,
                 guards=[require_key],
                 route_handlers=[*ROUTES, *responses.SOCKET_ROUTES, *agents.UNSERVED_ROUTES],
                 dependencies=_DEPENDENCIES,
                 include_in_schema=False,
             ),
-            Router(PREFIX, route_handlers=[make_document_route(ROUTES)]),
+            OwnRouter(PREFIX, route_handlers=[make_document_route(ROUTES)]),
         ],
     )

@@ -11,7 +11,7 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
-from litestar import Litestar, Request, Response, Router
+from litestar import Litestar, Request, Response
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.events import BaseEventEmitterBackend
@@ -35,6 +35,7 @@ from swarmkeep.http.errors import list_methods, make_problem_response
 from swarmkeep.http.metrics import Application, Message, Metrics, Scope, ServerLimits, WorkerMetrics
 from swarmkeep.http.openapi import make_openapi_config
 from swarmkeep.http.parameters import refuse_unread_parameters
+from swarmkeep.http.routers import OwnRouter
 from swarmkeep.http.routes import (
     agents,
     audit,
@@ -359,7 +360,7 @@ def build_api(
     `workers` is how many processes of this application share the machine's memory.
     """
     large_bodies = max(1, _LARGE_BODIES_AT_ONCE // workers)
-    imports = Router(
+    imports = OwnRouter(
         "/", route_handlers=transfer.IMPORT_ROUTES, request_max_body_size=max_import_bytes or max_body_bytes
     )
     resources: dict[str, list[ControllerRouterHandler]] = {
@@ -386,18 +387,18 @@ def build_api(
         "usage": [*usage.ROUTES, *usage.PRICES_ROUTES],
         "exports": [*transfer.EXPORT_ROUTES, *sessions.TRANSCRIPT_ROUTES, imports],
     }
-    v1 = Router(
+    v1 = OwnRouter(
         "/v1",
         guards=[auth.require_key],
-        route_handlers=[Router("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()],
+        route_handlers=[OwnRouter("/", route_handlers=routes, tags=[tag]) for tag, routes in resources.items()],
     )
     app = Litestar(
         route_handlers=[
             v1,
             make_router(),
-            Router("/", guards=[auth.require_key], route_handlers=agui.ROUTES, tags=["agui"]),
-            Router("/", guards=[auth.require_key], route_handlers=mcp_server.list_routes(), tags=["mcp"]),
-            Router("/", route_handlers=[*health.ROUTES, *health.METRICS_ROUTES], tags=["health"]),
+            OwnRouter("/", guards=[auth.require_key], route_handlers=agui.ROUTES, tags=["agui"]),
+            OwnRouter("/", guards=[auth.require_key], route_handlers=mcp_server.list_routes(), tags=["mcp"]),
+            OwnRouter("/", route_handlers=[*health.ROUTES, *health.METRICS_ROUTES], tags=["health"]),
             *pages.DOCS_ROUTES,
             *pages.ROUTES,
         ],
