@@ -118,13 +118,18 @@ class DatabaseSource:
         state = self._background.run(self._reader.state(self._key(session_id), at=at))
         return [entry.view() for entry in list_shown(state.messages)]
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[api.Event]:
-        return map(to_client_event, self.facts(session_id, after=after, types=types))
+    def events(
+        self, session_id: str, *, after: int = 0, types: Sequence[str] = (), tenant: str | None = None
+    ) -> Iterator[api.Event]:
+        return map(to_client_event, self.facts(session_id, after=after, types=types, tenant=tenant))
 
-    def facts(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[RecordedEvent]:
+    def facts(
+        self, session_id: str, *, after: int = 0, types: Sequence[str] = (), tenant: str | None = None
+    ) -> Iterator[RecordedEvent]:
         """The events as they were recorded, for what folds them."""
+        key = SessionKey(tenant or self._tenant, session_id)
         while True:
-            read = self._reader.read_events(self._key(session_id), after=after, types=types, limit=PAGE_SIZE)
+            read = self._reader.read_events(key, after=after, types=types, limit=PAGE_SIZE)
             page = self._background.run(read)
             yield from page
             if not is_full_page(page, PAGE_SIZE, self._reader.page_bytes):

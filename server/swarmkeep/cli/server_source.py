@@ -143,7 +143,9 @@ class ServerSource:
     def messages(self, session_id: str, *, at: int | None = None) -> list[api.Message]:
         return self._client.sessions.get(session_id).messages(at=at)
 
-    def events(self, session_id: str, *, after: int = 0, types: Sequence[str] = ()) -> Iterator[api.Event]:
+    def events(
+        self, session_id: str, *, after: int = 0, types: Sequence[str] = (), tenant: str | None = None
+    ) -> Iterator[api.Event]:
         events = self._client.sessions.get(session_id).events(after=after, type=_choose_type_filter(types))
         return (event for event in events if not types or event.type in types)
 

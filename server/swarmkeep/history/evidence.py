@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
 import msgspec
+from msgspec import UNSET
 
 from swarmkeep.events.codec import Json, decode, encode, to_timestamp
 from swarmkeep.events.errors import CheckpointNotFound, HistoryDamaged, InvalidImport, NotInCheckpoint, TooLarge
+from swarmkeep.events.facts import ToolStarted
 from swarmkeep.history import swarmkeep_proofs
 from swarmkeep.history.checkpoints import AuditEntry, CheckpointHead, Signer, view_entry, write_checkpoint
 from swarmkeep.history.export import iterate_keys, write_export
 from swarmkeep.history.proofs import HeadLog, Proof
-from swarmkeep.history.transcript import open_transcript
+from swarmkeep.history.transcript import format_time, open_transcript
 from swarmkeep.history.verify import verify
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import SessionKey, utc_now
@@ -39,6 +41,7 @@ PROOFS = "proofs.jsonl"
 _BLOCK_BYTES = 1 << 20
 _KEY_ID = re.compile(rb"key_[0-9a-f]{16}")
 _KEY_ID_BYTES = 20
+_PAGE_EVENTS = 500
 _PROGRAM, _PROOFS_PROGRAM = (Path(__file__).with_name(name) for name in ("swarmkeep_verify.py", "swarmkeep_proofs.py"))
 _README = """Evidence of {count}, written {at}
 
@@ -56,7 +59,8 @@ How to check it
      anew is found out by --public-key KEY, the operator's key: all files are signed with it{unless}.
   3. With a checkpoint that you were given earlier, and the key that it was signed with:
      python3 -I swarmkeep_verify.py {package} --checkpoint CHECKPOINT --public-key KEY
-     It shows as well that nothing that these sessions held before that checkpoint was changed or left out. If a witness
+     It shows as well that the events of these sessions, up to those that are named, were in it as they are here. Ask
+     who has the database whether there were later ones: swarmkeep verify ID --checkpoint CHECKPOINT. If a witness
      signed it, too, give --witness WITNESS-KEY; if it was time-stamped:
      openssl ts -verify -data CHECKPOINT -in CHECKPOINT.tsr -CAfile AUTHORITY.pem
 
@@ -102,17 +106,19 @@ async def make_package(
         used: set[str] = set()
         exported = write_export(store, iterate_keys(keys), alone=len(keys) == 1)
         left = await _spool(_note_keys(exported, used), events, max_bytes)
-        transcripts = []
+        audit = await _find_entries(store, tenant, set(ids), used) if with_audit else None
+        roles = _describe_keys(audit or [])
+        transcripts, asked = [], list[tuple[str, str]]()
         for key in keys:
             transcripts.append(opened.enter_context(tempfile.TemporaryFile()))
-            left = await _spool(await open_transcript(store, key, "html"), transcripts[-1], left)
-        audit = await _find_entries(store, tenant, set(ids), used) if with_audit else None
+            left = await _spool(await open_transcript(store, key, "html", roles=roles), transcripts[-1], left)
+            asked += [(key.id, other) for other in await _find_asked(store, key) if other not in ids]
         # Its reader closes it.
         target = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             await asyncio.to_thread(
                 _write_package, target, name, sessions, events=events, transcripts=transcripts, audit=audit,
-                proofs=proofs, signer=signer,
+                proofs=proofs, asked=asked, signer=signer,
             )  # fmt: skip
         except BaseException:
             target.close()
@@ -183,6 +189,27 @@ async def _find_entries(store: SqlStore, tenant: str, ids: set[str], used: set[s
     return found
 
 
+def _describe_keys(audit: Sequence[AuditEntry]) -> dict[str, str]:
+    """What the audit log says of the keys that it says were made."""
+    made = [(decode(entry.data), entry) for entry in audit if entry.type == "key.created"]
+    return {
+        data["key_id"]: f"{data['name']}, role {data['role']}, made {format_time(entry.at)}"
+        f"{f' by {entry.by}' if entry.by else ''}"
+        for data, entry in made
+    }
+
+
+async def _find_asked(store: SqlStore, key: SessionKey) -> list[str]:
+    """The sessions in which agents of this one asked others."""
+    asked, after = dict[str, None](), 0
+    while page := await store.read(key, after=after, types=(ToolStarted.type,), limit=_PAGE_EVENTS):
+        for event in page:
+            if isinstance(event.fact, ToolStarted) and event.fact.session_id is not UNSET:
+                asked[event.fact.session_id] = None
+        after = page[-1].seq
+    return list(asked)
+
+
 def _write_package(
     target: IO[bytes],
     name: str,
@@ -192,6 +219,7 @@ def _write_package(
     transcripts: Sequence[IO[bytes]],
     audit: Sequence[AuditEntry] | None,
     proofs: Sequence[Proof],
+    asked: Sequence[tuple[str, str]],
     signer: Signer | None,
 ) -> None:
     at = to_timestamp(utc_now())
@@ -226,7 +254,7 @@ def _write_package(
     listed.append(("transcript-N.html", "each session for people; open it in a browser, print it from there"))
     if audit is None:
         listed.append((f"(no {AUDIT})", "the key that made this package may not read the audit log"))
-    readme = _write_readme(name, sessions, at, listed, has_roles=audit is not None, is_signed=signer is not None)
+    readme = _write_readme(name, sessions, asked, at, listed, has_roles=audit is not None, is_signed=signer is not None)
     written = [
         ("README.txt", [readme.encode()]),
         *((member, pieces) for member, _, pieces in contents),
@@ -307,6 +335,7 @@ def _write_lines(values: Iterable[object] | None) -> Iterable[bytes] | None:
 def _write_readme(
     name: str,
     sessions: list[PackagedSession],
+    asked: Sequence[tuple[str, str]],
     at: str,
     contents: list[tuple[str, str]],
     *,
@@ -314,6 +343,9 @@ def _write_readme(
     is_signed: bool,
 ) -> str:
     listed = "\n".join(f"  {one.id}: {one.seq} events, the last has the hash {one.hash}" for one in sessions)
+    listed += "".join(
+        f"\n  not here: {other}, in which an agent of {session_id} asked another" for session_id, other in asked
+    )
     count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
     roles = f"; roles of keys are in {AUDIT}, where they were made" if has_roles else ""
     here = "".join(f"  {member:<22}{what}\n" for member, what in contents)

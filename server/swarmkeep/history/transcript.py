@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Literal, NamedTuple
 
@@ -16,8 +17,9 @@ from msgspec import UNSET
 from swarmkeep.describe import Change, TimelineEntry, build_entry, format_tokens, list_figures
 from swarmkeep.events.codec import encode_text, replace_surrogates
 from swarmkeep.events.errors import EventNotFound
-from swarmkeep.events.facts import RecordedEvent
+from swarmkeep.events.facts import CompactionSummarised, MessageAdded, RecordedEvent
 from swarmkeep.events.fold import evolve
+from swarmkeep.events.messages import list_text_hashes
 from swarmkeep.events.state import State
 from swarmkeep.history.verify import Verification, verify
 from swarmkeep.store.opening import SqlStore
@@ -70,8 +72,12 @@ def format_change(change: Change) -> tuple[str, str, str]:
     return show_controls(change.path) or "/", before, after
 
 
-def list_closing_facts(state: State) -> list[tuple[str, str]]:
-    """List the facts at the end: how far this goes, and by what that can be proved."""
+Roles = Mapping[str, str]
+"""What is known of API keys, by id."""
+
+
+def list_closing_facts(state: State, roles: Roles) -> list[tuple[str, str]]:
+    """List the facts at the end: how far this goes, by what that can be proved, and who the keys were."""
     return [
         ("Status", state.status),
         ("Active agent", show_controls(state.agent)),
@@ -79,7 +85,24 @@ def list_closing_facts(state: State) -> list[tuple[str, str]]:
         ("Model calls", f"{state.usage.model_calls}, {format_tokens(state.usage)}"),
         ("Last event", f"{state.seq}, at {format_time(state.updated_at)} UTC"),
         ("Its hash", state.hash),
+        *((name, show_controls(role)) for name, role in roles.items()),
     ]
+
+
+_VERIFIED = "The session was verified when this was written."
+
+
+def describe_instructions(event: RecordedEvent, instructions: str | None) -> TimelineEntry:
+    """The entry before an answer whose model had other instructions than the agent's last one."""
+    return TimelineEntry(
+        seq=event.seq,
+        at=event.at,
+        type="",
+        speaker=event.agent,
+        headline="has no instructions" if instructions == "" else "has these instructions",
+        text=instructions or "",
+        warning="they are missing" if instructions is None else "",
+    )
 
 
 # Markdown that renders alike everywhere: no raw HTML, no links, no markup in what was said.
@@ -95,8 +118,8 @@ _ADDRESS = re.compile(r"[hfmwHFMW](?<=\b.)(?i:(?<=h)ttps?|(?<=f)tp|(?<=m)ailto|(
 
 
 def write_markdown_head(session_id: str, warning: str | None) -> str:
-    warned = f"\n**Warning:** {escape_line(warning)}\n" if warning else ""
-    return f"# Session {escape_line(session_id)}\n\nAll times are UTC.\n{warned}"
+    warned = f"\n\n**Warning:** {escape_line(warning)}\n" if warning else f" {_VERIFIED}\n"
+    return f"# Session {escape_line(session_id)}\n\nAll times are UTC.{warned}"
 
 
 def write_markdown_entry(entry: TimelineEntry) -> str:
@@ -123,8 +146,9 @@ def _write_heading(entry: TimelineEntry, headline: str) -> str:
     return f"*{said}* — {escape_line(tail)}\n"
 
 
-def write_markdown_foot(session_id: str, state: State) -> str:
-    rows = "".join(f"| {escape_line(name)} | {escape_line(value)} |\n" for name, value in list_closing_facts(state))
+def write_markdown_foot(session_id: str, state: State, roles: Roles) -> str:
+    facts = list_closing_facts(state, roles)
+    rows = "".join(f"| {escape_line(name)} | {escape_line(value)} |\n" for name, value in facts)
     return f"\n---\n\n| Session | {escape_line(session_id)} |\n|---|---|\n{rows}"
 
 
@@ -211,7 +235,7 @@ def write_html_head(session_id: str, warning: str | None) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{escape(CONTENT_SECURITY_POLICY)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n"
-        f'<header>\n<h1>{title}</h1>\n<p class="soft">All times are UTC.</p>\n'
+        f'<header>\n<h1>{title}</h1>\n<p class="soft">All times are UTC.{"" if warning else f" {_VERIFIED}"}</p>\n'
         f"{_write_warning(warning)}</header>\n<main>\n"
     )
 
@@ -220,10 +244,10 @@ def write_html_entry(entry: TimelineEntry) -> str:
     return _write_message(entry) if is_message(entry) else _write_event(entry)
 
 
-def write_html_foot(session_id: str, state: State) -> str:
+def write_html_foot(session_id: str, state: State, roles: Roles) -> str:
     rows = "".join(
         f'<tr><th scope="row">{_escape_text(name)}</th><td>{_escape_text(value)}</td></tr>\n'
-        for name, value in list_closing_facts(state)
+        for name, value in list_closing_facts(state, roles)
     )
     return f"</main>\n<footer>\n<table>\n{rows}</table>\n</footer>\n</body>\n</html>\n"
 
@@ -289,6 +313,7 @@ def _escape_text(text: str) -> str:
 # The document, piece by piece.
 
 TranscriptFormat = Literal["markdown", "html"]
+NO_ROLES: Roles = {}
 MEDIA_TYPES: dict[TranscriptFormat, str] = {"markdown": "text/markdown", "html": "text/html"}
 _PAGE_EVENTS = 50
 _PAGE_BYTES = 1_000_000
@@ -297,7 +322,7 @@ _PAGE_BYTES = 1_000_000
 class _Form(NamedTuple):
     write_head: Callable[[str, str | None], str]
     write_entry: Callable[[TimelineEntry], str]
-    write_foot: Callable[[str, State], str]
+    write_foot: Callable[[str, State, Roles], str]
 
 
 _FORMS: dict[TranscriptFormat, _Form] = {
@@ -307,9 +332,10 @@ _FORMS: dict[TranscriptFormat, _Form] = {
 
 
 async def open_transcript(
-    store: SqlStore, key: SessionKey, form: TranscriptFormat, *, at: int | None = None
+    store: SqlStore, key: SessionKey, form: TranscriptFormat, *, at: int | None = None, roles: Roles = NO_ROLES
 ) -> AsyncGenerator[bytes]:
-    """The document, piece by piece: the session now, or as it was after event `at`. It says if the log does not verify.
+    """The document, piece by piece: the session now, or as it was after event `at`. It says whether the log verifies,
+    and of each API key that did something what is known of it.
 
     Raises SessionNotFound, and EventNotFound when there is no event `at`.
     """
@@ -318,7 +344,7 @@ async def open_transcript(
     last = newest if at is None else at
     if not 1 <= last <= newest:
         raise EventNotFound.out_of_range(key.id, newest, last)
-    return _write_document(store, key, _FORMS[form], last, describe_damage(await verify(store, key)))
+    return _write_document(store, key, _FORMS[form], last, describe_damage(await verify(store, key)), roles)
 
 
 def describe_damage(found: Verification) -> str | None:
@@ -330,28 +356,59 @@ def describe_damage(found: Verification) -> str | None:
 
 
 async def _write_document(
-    store: SqlStore, key: SessionKey, form: _Form, last: int, warning: str | None
+    store: SqlStore, key: SessionKey, form: _Form, last: int, warning: str | None, roles: Roles
 ) -> AsyncGenerator[bytes]:
     yield _encode(form.write_head(key.id, warning))
-    state = State()
-    while events := await store.read(key, after=state.seq, upto=last, limit=_PAGE_EVENTS, max_bytes=_PAGE_BYTES):
+    progress = _Progress(State(), {}, set())
+    while events := await store.read(
+        key, after=progress.state.seq, upto=last, limit=_PAGE_EVENTS, max_bytes=_PAGE_BYTES
+    ):
+        changed = progress.find_new_instructions(events)
+        texts = await store.read_blobs(key, list(set(changed.values()))) if changed else {}
+        told = {seq: texts.get(name) for seq, name in changed.items()}
         # Messages may be long, and no other task waits until they are written.
-        page, state = await asyncio.to_thread(_write_page, form, state, events)
-        yield page
-    if state.seq < last:
+        yield await asyncio.to_thread(_write_page, form, progress, events, told)
+    if progress.state.seq < last:
         # No reader is to take this part for all of it.
         raise StoreUnavailable(f"session {key.id!r} was deleted while its transcript was written")
-    yield _encode(form.write_foot(key.id, state))
+    known = {name: role for name, role in roles.items() if name in progress.actors}
+    yield _encode(form.write_foot(key.id, progress.state, known))
 
 
-def _write_page(form: _Form, state: State, events: Sequence[RecordedEvent]) -> tuple[bytes, State]:
-    """Write the descriptions of some events that follow a state, and return the state after them."""
+@dataclass
+class _Progress:
+    """How far a document is: the state there, the instructions that each agent had last, and who did something."""
+
+    state: State
+    instructions: dict[str, str]
+    actors: set[str]
+
+    def find_new_instructions(self, events: Sequence[RecordedEvent]) -> dict[int, str]:
+        """The events that were asked for with other instructions than the agent's last answer, with their hashes."""
+        found = {}
+        for event in events:
+            fact = event.fact
+            if not isinstance(fact, MessageAdded | CompactionSummarised):
+                continue
+            for name in list_text_hashes(fact)[:1]:
+                if self.instructions.get(event.agent) != name:
+                    found[event.seq] = self.instructions[event.agent] = name
+        return found
+
+
+def _write_page(
+    form: _Form, progress: _Progress, events: Sequence[RecordedEvent], told: Mapping[int, str | None]
+) -> bytes:
+    """Write the descriptions of some events; `told` are the instructions to show before some of them."""
     pieces = []
     for event in events:
-        before, state = state, evolve(state, event)
-        pieces.append(form.write_entry(build_entry(before, event, state)))
-    free_state_aside(state)
-    return _encode("".join(pieces)), state
+        if event.seq in told:
+            pieces.append(form.write_entry(describe_instructions(event, told[event.seq])))
+        progress.actors.add((getattr(event.fact, "by", None) or "").partition(" ")[0])
+        before, progress.state = progress.state, evolve(progress.state, event)
+        pieces.append(form.write_entry(build_entry(before, event, progress.state)))
+    free_state_aside(progress.state)
+    return _encode("".join(pieces))
 
 
 def _encode(text: str) -> bytes:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import SessionKey
 from tests.cli.command_line import CommandLine, wait_for_line
@@ -102,6 +103,19 @@ def reorder(cli: CommandLine) -> None:
         change(cli, f"UPDATE events SET seq = {new} WHERE session_id = 'one' AND seq = {old}")
 
 
+def exchange_ids(cli: CommandLine) -> None:
+    record(cli, "other", "hello")
+    for old, new in (("one", "aside"), ("other", "one"), ("aside", "other")):
+        for table in SESSION_TABLES:
+            change(cli, f"UPDATE {table} SET session_id = '{new}' WHERE session_id = '{old}'")
+        change(cli, f"UPDATE sessions SET id = '{new}' WHERE id = '{old}'")
+
+
+def give_away(cli: CommandLine) -> None:
+    for table in (*SESSION_TABLES, "sessions", "trail", "log_leaves", "log_checkpoints"):
+        change(cli, f"UPDATE {table} SET tenant = 'another'")
+
+
 @pytest.mark.parametrize(
     ("attack", "outcome", "with_log"),
     [
@@ -109,6 +123,8 @@ def reorder(cli: CommandLine) -> None:
         (leave_out, "one: VANISHED", "the log was cut off"),
         (roll_back, "one: TRUNCATED", "the log was rewritten"),
         (reorder, "one: INVALID", None),
+        (exchange_ids, "one: TRUNCATED", None),
+        (give_away, "the log was cut off: it has 0 leaves", None),
     ],
 )
 def test_change_is_told(
@@ -203,6 +219,22 @@ def test_backdated_session_is_told(db: CommandLine, witness: tuple[Witness, list
     record(db, "early", "hello", at=datetime.now(UTC) - timedelta(days=2))
     said = expect_told(db, "early: BACKDATED, event 1 says", "--witness", one.verifier_key, name="signed.txt")
     assert said.count("BACKDATED") == 1
+
+
+def test_backdated_entry_of_audit_log_is_told(db: CommandLine, witness: tuple[Witness, list[str]]) -> None:
+    one, options = witness
+    assert anchor(db, "signed.txt", *options).code == 0
+    assert db("keys", "create").code == 0
+    required = ["--witness", one.verifier_key]
+    assert check(db, *required, name="signed.txt")[0] == 0
+
+    async def work() -> None:
+        store = open_store(f"sqlite:///{db.folder / 'swarmkeep.db'}")
+        await SqlApiKeys(store.database, clock=lambda: datetime.now(UTC) - timedelta(days=2)).create("default")
+        await store.close()
+
+    asyncio.run(work())
+    expect_told(db, "audit log default: BACKDATED, entry ", *required, name="signed.txt")
 
 
 def test_backdated_session_under_known_id_is_told(db: CommandLine, witness: tuple[Witness, list[str]]) -> None:

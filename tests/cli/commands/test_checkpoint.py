@@ -79,11 +79,36 @@ def test_import_not_mistaken_for_deletion(db: CommandLine, recorded: RecordedSes
     assert db("export", "one", "-o", "one.jsonl").code == 0
     assert db("import", "one.jsonl", "--as", "brought").code == 0
     assert db("checkpoint", "-o", "heads.jsonl").code == 0
-    with closing(sqlite3.connect(db.folder / "swarmkeep.db")) as connection, connection:
-        connection.execute("DELETE FROM sessions WHERE id = 'brought'")
-        for table in ("events", "blobs", "usage", "idempotency", "session_labels"):
-            connection.execute(f"DELETE FROM {table} WHERE session_id = 'brought'")
+    remove(db, "brought")
     assert compare(db)["brought"] == "vanished"
+
+
+@pytest.mark.parametrize("removal", ["DELETE FROM trail WHERE seq = 1", "DELETE FROM trail"])
+def test_database_without_its_audit_log_is_no_other_one(db: CommandLine, removal: str) -> None:
+    assert db("checkpoint", "-o", "heads.jsonl").code == 0
+    remove(db, "one")
+    db.change_database(removal)
+    assert db("keys", "create").code == 0
+    outcomes = compare(db)
+    assert (outcomes["one"], outcomes["two"]) == ("vanished", "unchanged")
+    assert outcomes[None] != "not contained"
+
+
+def test_deletion_of_former_session_is_none_of_this_one(db: CommandLine) -> None:
+    assert db("sessions", "fork", "one", "--id", "again").code == 0
+    assert db("sessions", "delete", "again").code == 0
+    assert db("sessions", "fork", "one", "--id", "again").code == 0
+    assert db("checkpoint", "-o", "heads.jsonl").code == 0
+    remove(db, "again")
+    assert compare(db)["again"] == "vanished"
+
+
+def remove(cli: CommandLine, session_id: str) -> None:
+    """What an administrator of the database does, who leaves nothing behind."""
+    cli.change_database(f"DELETE FROM sessions WHERE id = '{session_id}'")
+    with closing(sqlite3.connect(cli.folder / "swarmkeep.db")) as connection, connection:
+        for table in ("events", "blobs", "usage", "runs", "idempotency", "session_labels"):
+            connection.execute(f"DELETE FROM {table} WHERE session_id = '{session_id}'")
 
 
 def test_outcome_of_each_log_told(db: CommandLine, recorded: RecordedSession) -> None:
@@ -93,11 +118,8 @@ def test_outcome_of_each_log_told(db: CommandLine, recorded: RecordedSession) ->
     assert db("sessions", "delete", "anew", "--reason", "why").code == 0
     assert db("sessions", "delete", "removed").code == 0
     assert db("sessions", "fork", recorded.session_id, "--id", "anew").code == 0
-    tables = ("events", "blobs", "usage", "idempotency", "session_labels")
-    db.change_database("DELETE FROM sessions WHERE id = 'one'", "DELETE FROM events WHERE session_id = 'one'")
+    remove(db, "one")
     with closing(sqlite3.connect(db.folder / "swarmkeep.db")) as connection, connection:
-        for table in tables:
-            connection.execute(f"DELETE FROM {table} WHERE session_id = 'one'")
         (last,) = connection.execute("SELECT max(seq) FROM events WHERE session_id = 'two'").fetchone()
         connection.execute("DELETE FROM events WHERE session_id = 'two' AND seq = ?", [last])
     assert compare(db) == {
@@ -320,6 +342,8 @@ def test_other_database_need_not_hold_all(files: CommandLine) -> None:
     assert {outcomes.pop("one"), outcomes.pop("two")} == {"unchanged"}
     assert set(outcomes.values()) == {"not contained"}
     assert files("verify", "one", "--checkpoint", "heads.jsonl").code == 0
+    missing = files("verify", next(iter(set(outcomes) - {None})), "--checkpoint", "heads.jsonl")
+    assert (missing.code, "NOT CONTAINED" in missing.err) == (1, True)
     assert "no head of session other" in files("verify", "other", "--checkpoint", "heads.jsonl").err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import json
@@ -18,9 +19,17 @@ from typing import Any
 
 import pytest
 
+from swarmkeep.decide.commands import create_session
+from swarmkeep.decide.drafts import draft_events
+from swarmkeep.events.facts import MessageAdded, RunStarted, ToolStarted
+from swarmkeep.events.records import CompletionRecord, RunOptions
+from swarmkeep.events.state import State
 from swarmkeep.history import swarmkeep_proofs, swarmkeep_verify
 from swarmkeep.history.anchors import format_verifier_key
 from swarmkeep.history.checkpoints import load_public_key, load_signer
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
+from swarmkeep.store.schema import upgrade
 from tests.cli.command_line import ACME, CommandLine
 from tests.cli.conftest import RecordedSession, serve_copy
 from tests.support.anchors import Witness, serving
@@ -63,7 +72,9 @@ def test_package_is_checked_by_stranger(
         readme, audit = opened.read("README.txt").decode(), opened.read("audit.jsonl").decode()
         key = json.loads(opened.read("checkpoint.jsonl").splitlines()[-1]).get("public_key")
         assert all(opened.read(one.name) == one.read_bytes() for one in PROGRAMS)
-        assert b"<html" in opened.read("transcript-2.html")
+        transcript = opened.read("transcript-2.html").decode()
+    assert "verified when this was written" in transcript
+    assert "has these instructions" in transcript
     assert [one["id"] for one in manifest["sessions"]] == [recorded.session_id, "packed"]
     assert "verified when this package was written" in readme
     assert '"session.redacted"' in audit
@@ -127,15 +138,50 @@ def test_programs_load_only_what_lies_beside_them(cli: CommandLine, recorded: Re
 
 def test_package_without_audit_log_says_so(cli: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
     database = f"sqlite:///{shutil.copy(recorded.file, tmp_path / 'copy.db')}"
-    key = cli("keys", "create", "--name", "reader", "--role", "read", "--database-url", database).out.strip()
-    package = tmp_path / "case.zip"
+    key, writing = (
+        cli("keys", "create", "--name", f"the {role}r", "--role", role, "--database-url", database).out.strip()
+        for role in ("read", "write")
+    )
+    package, whole = tmp_path / "case.zip", tmp_path / "whole.zip"
     with ServerProcess(tmp_path, database_url=database, agents=[ACME]) as server:
-        made = cli("evidence", recorded.session_id, "-o", str(package), "--url", server.url, "--api-key", key)
+        place = ("--url", server.url, "--api-key")
+        assert cli("sessions", "note", recorded.session_id, "seen", *place, writing).code == 0
+        made = cli("evidence", recorded.session_id, "-o", str(package), *place, key)
+        assert cli("evidence", recorded.session_id, "-o", str(whole), *place, writing).code == 0
     assert made.code == 0, made.err
+    for file, has_roles in ((package, False), (whole, True)):
+        with zipfile.ZipFile(file) as opened:
+            shown = opened.read("transcript-1.html").decode()
+            assert ("the writer, role write, made 2" in shown) == has_roles
     with zipfile.ZipFile(package) as opened:
         assert "audit.jsonl" not in opened.namelist()
         assert "may not read the audit log" in opened.read("README.txt").decode()
     assert check(package).returncode == 0
+
+
+def test_package_names_asked_sessions_that_it_lacks(cli: CommandLine, tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "ask_front", "arguments": "{}"}}
+    reply = MessageAdded(
+        message={"role": "assistant", "content": None, "tool_calls": [call], "sender": "Front"},
+        completion=CompletionRecord(),
+    )
+    asked = ToolStarted(tool_call_id="c1", name="ask_front", arguments="{}", session_id="subsess_1")
+
+    async def work() -> None:
+        upgrade(database)
+        store = open_store(database)
+        for name, facts in (("asking", [reply, asked]), ("subsess_1", [])):
+            begun = [*create_session("Front", {}, {}, []), RunStarted(options=RunOptions())]
+            await store.append(SessionKey("default", name), State(), draft_events("Front", [*begun, *facts], "run_1"))
+        await store.close()
+
+    database = f"sqlite:///{tmp_path / 'swarmkeep.db'}"
+    asyncio.run(work())
+    for ids, is_told in ((["asking"], True), (["asking", "subsess_1"], False)):
+        assert cli("evidence", *ids, "-o", "case.zip").code == 0
+        with zipfile.ZipFile(tmp_path / "case.zip") as opened:
+            readme = opened.read("README.txt").decode()
+        assert ("not here: subsess_1, in which an agent of asking asked another" in readme) == is_told
 
 
 def test_package_goes_to_standard_output(process: CommandLine, recorded: RecordedSession, tmp_path: Path) -> None:
@@ -184,6 +230,7 @@ def test_package_is_proven_from_checkpoint_of_others(
             assert "not from swarmkeep/other" in check(package, *other_log).stderr
             verified = cli("verify", str(package), "--checkpoint", str(held), *ours)
             assert (verified.code, "1 unchanged" in verified.err) == (0, True), verified
+            assert f"{recorded.session_id}: the checkpoint has its events up to " in verified.err
             # A checkpoint that the proofs do not lead to, one without the witness, and none at all.
             newer = ["--checkpoint", "newer.txt", "--public-key", key]
             named = format_named(key)

@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from swarmkeep.cli.sources import name_operator
 from swarmkeep.store.keys import Role
 from tests.cli.command_line import ACME, CommandLine
 from tests.support.processes import ServerProcess
@@ -30,6 +31,11 @@ def test_key_made_listed_and_revoked(cli: CommandLine, where: list[str]) -> None
     revoked = cli("keys", "revoke", made["id"], "--json", *where).json
     assert revoked["revoked_at"]
     assert cli("keys", "revoke", made["id"], "--json", *where).json == revoked
+    entries = cli("audit", "--tenant", "acme", "--json", *where).json
+    assert [(one["type"], one["by"]) for one in entries] == [
+        ("key.created", name_operator()),
+        ("key.revoked", name_operator()),
+    ]
     table = cli("keys", "list", *where)
     assert revoked["revoked_at"] in table.out
     assert table.lines[2].split()[1:3] == ["default", "write"]

@@ -16,9 +16,10 @@ from sqlalchemy import text
 from swarmkeep.decide.commands import create_session
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.describe import Change, TimelineEntry
+from swarmkeep.events.codec import digest
 from swarmkeep.events.errors import EventNotFound, SessionNotFound
 from swarmkeep.events.facts import ApprovalDecided, ApprovalRequested, MessageAdded, RunStarted
-from swarmkeep.events.records import RunOptions
+from swarmkeep.events.records import CompletionRecord, RequestRecord, RunOptions
 from swarmkeep.events.state import State
 from swarmkeep.history.transcript import TranscriptFormat, open_transcript, quote_text
 from swarmkeep.history.transcript import write_html_entry as as_html
@@ -182,6 +183,36 @@ async def test_document_names_starter_and_approver(store: SqlStore, form: Transc
     shown = read_html(document) if form == "html" else "".join(token.content for token in read_markdown(document))
     assert f"{name} (key_0123456789abcdef) starts a run" in " ".join(shown.split())
     assert "the boss (key_fedcba9876543210) approves" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("form", ["markdown", "html"])
+async def test_document_has_instructions_and_what_is_known_of_keys(store: SqlStore, form: TranscriptFormat) -> None:
+    key, texts = SessionKey("default", "told"), ["Be <b>kind</b>.", "Be brief."]
+    facts = [
+        *create_session("Front", {}, {}, []),
+        RunStarted(options=RunOptions(), by="key_0123456789abcdef (desk)"),
+        *(
+            MessageAdded(
+                message={"role": "assistant", "content": "Hello"},
+                completion=CompletionRecord(request=RequestRecord(instructions=digest(texts[number]))),
+            )
+            for number in (0, 0, 1)
+        ),
+    ]
+    blobs = {digest(one): one for one in texts}
+    await store.append(key, State(), draft_events("Front", facts, "run_1"), blobs=blobs)
+    roles = {"key_0123456789abcdef": "desk, role run", "key_fedcba9876543210": "another"}
+    document = await read_document(store, key, form, roles=roles)
+    tokens = [token.content for token in read_markdown(document) if token.type != "inline"]
+    shown = " ".join((read_html(document) if form == "html" else "".join(tokens)).split())
+    assert "verified when this was written" in shown
+    assert [shown.count(text) for text in ("has these instructions", *texts)] == [2, 1, 1]
+    assert shown.index(texts[0]) < shown.index("event 4") < shown.index(texts[1])
+    assert ("desk, role run" in shown, "another" in shown) == (True, False)
+    await store.database.write(lambda connection: connection.execute(text("DELETE FROM blobs")))
+    damaged = await read_document(store, key, form)
+    assert "they are missing" in damaged
+    assert "verified when" not in damaged
 
 
 @pytest.mark.parametrize(

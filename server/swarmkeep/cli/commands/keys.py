@@ -12,6 +12,7 @@ from swarmkeep.cli.configure import load_settings
 from swarmkeep.cli.opening import run_on_store
 from swarmkeep.cli.options import Commands, DatabaseUrl, JsonOutput, refuse_empty
 from swarmkeep.cli.output import parse_end
+from swarmkeep.cli.sources import name_operator
 from swarmkeep.cli.terminal import put, put_json, put_rows, say
 from swarmkeep.store.urls import SqliteFile, locate
 
@@ -65,7 +66,7 @@ def create(
     ends = None if expires is None else parse_end(expires, "--expires")
     made, secret = _use_keys(
         database_url,
-        lambda keys: keys.create(tenant or DEFAULT_TENANT, name=name, role=role, expires_at=ends),
+        lambda keys: keys.create(tenant or DEFAULT_TENANT, name=name, role=role, expires_at=ends, by=name_operator()),
         makes=True,
     )
     if as_json:
@@ -118,7 +119,7 @@ def revoke(
 ) -> None:
     """Revoke a key, for good; every server refuses it within two seconds. A key that is revoked already stays as it
     is."""
-    ended = _use_keys(database_url, lambda keys: keys.revoke(key_id))
+    ended = _use_keys(database_url, lambda keys: keys.revoke(key_id, by=name_operator()))
     if as_json:
         put_json(ended)
     say(f"key {ended.id} is revoked since {ended.revoked_at}")

@@ -35,7 +35,7 @@ from swarmkeep.cli.terminal import (
 from swarmkeep.events.codec import to_timestamp
 from swarmkeep.events.errors import InvalidImport, SessionNotFound
 from swarmkeep.events.wording import pluralize
-from swarmkeep_client import Event, Head, SessionState, Verification
+from swarmkeep_client import AuditEntry, Event, Head, SessionState, Verification
 from swarmkeep_client import SessionNotFound as NoSession
 
 if TYPE_CHECKING:
@@ -384,13 +384,23 @@ def _find_other_history(
 def _find_backdated(
     found: Source, heads: Mapping[str | None, Sequence[tuple[int, str]]], at: datetime, session_id: str | None
 ) -> Iterator[tuple[CheckpointHead, str]]:
-    """Events that say that they are older than the checkpoint, which does not have them.
+    """Events, and entries of the audit log, that say that they are older than the checkpoint, which does not have them.
 
     What was copied, by a fork or an import, has the times of where it is from; the event that says so has its own.
     """
     from swarmkeep.history.checkpoints import CheckpointHead
 
     limit = at - _TOLERATED
+
+    def tell(name: str | None, old: Event | AuditEntry) -> tuple[CheckpointHead, str]:
+        what = "event" if name is not None else "entry"
+        head = CheckpointHead(tenant=None, session_id=name, seq=old.seq, hash=old.hash)
+        return head, f"{what} {old.seq} says {old.at}, but was not recorded yet at {at:%Y-%m-%d %H:%M:%S} UTC"
+
+    if session_id is None:
+        last, _ = heads.get(None, [(0, "")])[-1]
+        entries = (one for one in found.audit(after=last) if datetime.fromisoformat(one.at) < limit)
+        yield from (tell(None, one) for one in islice(entries, 1))
     for session in found.sessions(children=True):
         if session_id not in (None, session.id):
             continue
@@ -402,8 +412,7 @@ def _find_backdated(
             if old is None and datetime.fromisoformat(event.at) < limit:
                 old = event
         if old is not None:
-            head = CheckpointHead(tenant=None, session_id=session.id, seq=old.seq, hash=old.hash)
-            yield head, f"event {old.seq} says {old.at}, but was not recorded yet at {at:%Y-%m-%d %H:%M:%S} UTC"
+            yield tell(session.id, old)
 
 
 def _find_place(found: Source, session: SessionState, noted: Sequence[tuple[int, str]] | None) -> int:
@@ -425,7 +434,12 @@ def _compare_with_list(
     report = _Outcomes(as_json)
     seal = verify_checkpoint(lines, public_key)
     audits = [head for head in read_heads(lines, seal) if head.session_id is None]
-    others = {head.tenant for head in audits if _is_of_other_database(found, head)}
+    others = {head.tenant for head in audits if _begins_otherwise(found, head)}
+    if others:
+        lines.seek(0)
+        others -= {
+            head.tenant for head in read_heads(lines, seal) if head.tenant in others and _is_at_home(found, head)
+        }
     lines.seek(0)
     for noted in read_heads(lines, seal):
         if session_id in (None, noted.session_id):
@@ -447,7 +461,11 @@ class _Outcomes:
 
     @property
     def is_good(self) -> bool:
-        return not _BAD_OUTCOMES & self.counts.keys()
+        return not (_BAD_OUTCOMES & self.counts.keys() or self._has_nothing)
+
+    @property
+    def _has_nothing(self) -> bool:
+        return self.counts.keys() == {_NOT_CONTAINED}
 
     def add(self, noted: CheckpointHead, outcome: str, detail: str) -> None:
         self.counts[outcome] = self.counts.get(outcome, 0) + 1
@@ -462,12 +480,26 @@ class _Outcomes:
             say(f"signed with {unchecked_key}; use --public-key to check that it is the right key")
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.counts.items()))
         say(counts or "the checkpoint has no heads")
+        if self._has_nothing:
+            say("NOT CONTAINED: nothing that was to be compared is here")
 
 
-def _is_of_other_database(found: Source, noted: CheckpointHead) -> bool:
+def _begins_otherwise(found: Source, noted: CheckpointHead) -> bool:
     """Tell if the audit log here begins with another entry than the one of the checkpoint's database."""
     first = next(iter(found.audit(noted.tenant)), None)
-    return noted.first is not None and first is not None and first.hash != noted.first
+    return noted.first is not None and first is not None and first.seq == 1 and first.hash != noted.first
+
+
+def _is_at_home(found: Source, noted: CheckpointHead) -> bool:
+    """Tell if a session of the checkpoint is here without having been imported since: then this is the checkpoint's
+    database, and what is missing of its audit log was removed."""
+    if noted.session_id is None:
+        return False
+    try:
+        events = found.events(noted.session_id, after=noted.seq - 1, tenant=noted.tenant)
+        return next(events).hash == noted.hash and all(event.type != "session.imported" for event in events)
+    except (SessionNotFound, NoSession, StopIteration):
+        return False
 
 
 def _compare_log(found: Source, noted: CheckpointHead, *, is_elsewhere: bool) -> tuple[str, str]:
@@ -567,6 +599,7 @@ def _compare_with_heads(
             leads_here = parse_note(proof.checkpoint.note.encode()).text == note.text
             (own if leads_here else others).append(proof)
         for _, head in _read_proofs(own):
+            say(f"{head.session_id}: the checkpoint has its events up to {head.seq}, and may have later ones")
             report.add(head, *check.compare(head.session_id, head.seq, head.hash))
         uncovered = check.list_uncompared()
         _check_own_proofs(check, others, None, report)
@@ -641,7 +674,10 @@ def _find_deletion(found: Source, noted: CheckpointHead) -> str:
         if entry.type != "session.deleted":
             continue
         seq = data.get("seq")
-        if data.get("session_id") == noted.session_id and isinstance(seq, int) and seq >= noted.seq:
+        if data.get("session_id") != noted.session_id or not isinstance(seq, int):
+            continue
+        # Another session may have had the id.
+        if seq > noted.seq or (seq, data.get("hash")) == (noted.seq, noted.hash):
             return f"deleted at {entry.at} by {entry.by or 'somebody'}: {data.get('reason') or 'no reason given'}"
     return ""
 
@@ -726,7 +762,7 @@ def audit(
     put_rows(("SEQ", "AT", "TYPE", "ABOUT", "WHAT", "BY", "REASON"), rows, none="the audit log is empty")
 
 
-_SUBJECTS = ("session_id", "key_id", "webhook_id", "agent_id", "address", "server")
+_SUBJECTS = ("session_id", "key_id", "webhook_id", "agent_id", "address", "server", "key")
 
 
 def _name_details(data: Mapping[str, Any]) -> str:
@@ -734,6 +770,8 @@ def _name_details(data: Mapping[str, Any]) -> str:
     version."""
     seqs = data.get("seqs") or ([data["seq"]] if data.get("seq") is not None else [])
     parts = [str(data[name]) for name in ("decision", "name", "role", "source", "state", "url") if data.get(name)]
+    if isinstance(data.get("sessions"), int):
+        parts.append(pluralize(data["sessions"], "session"))
     if "agent_id" in data:
         parts.append(f"version {data['version']}")
     if seqs:
@@ -742,5 +780,6 @@ def _name_details(data: Mapping[str, Any]) -> str:
 
 
 def _name_subject(data: Mapping[str, Any]) -> str:
-    """Name the subject of an entry: a session, a key, a webhook, an agent that a client made, or a server."""
+    """Name the subject of an entry: a session, a key, a webhook, an agent that a client made, a server, or the key of a
+    person."""
     return str(next((data[name] for name in _SUBJECTS if name in data), ""))
