@@ -51,6 +51,8 @@ def test_person_is_erased_everywhere(cli: CommandLine, env: dict[str, str], tmp_
             "erased the person in 1 session" in cli("erase", "c-17", "--reason", "x", "--url", server.url, env=env).out
         )
         assert [entry.type for entry in client.audit.list()].count("person.erased") == 1
+        told = next(line for line in cli("audit", "--url", server.url, env=env).lines if "person.erased" in line)
+        assert "1 session" in told
         assert other.run("Still there?").status == "completed"
     # Without the keys it does not begin to answer.
     without = cli("serve", "--offline", "--agents", ACME, "--port", "0")
