@@ -347,6 +347,8 @@ _CHANGED = PreparedStatement(
         ~exists().where(
             log_leaves.c.tenant == sessions.c.tenant,
             log_leaves.c.session_id == sessions.c.id,
+            # It follows, and keeps PostgreSQL from reading the leaves of all sessions before.
+            log_leaves.c.session_id > _bind("after"),
             log_leaves.c.seq == sessions.c.head_seq,
             log_leaves.c.hash == sessions.c.head_hash,
         ),

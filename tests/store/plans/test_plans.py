@@ -207,6 +207,30 @@ async def test_postgres_finds_indexing_jobs_by_index(postgres_ready: str) -> Non
         await store.close()
 
 
+@pytest.mark.long
+async def test_postgres_reads_no_leaves_of_sessions_before(postgres_ready: str) -> None:
+    """Where many sessions have gone on, PostgreSQL reads them and their leaves beside each other."""
+    store = open_store(postgres_ready)
+    await store.database.write(lambda connection: fill_database(connection, 20_000, 1, 0))
+    await store.add_heads(TENANT)
+    for statement in (text("UPDATE sessions SET head_seq = head_seq + 1"), text("ANALYZE")):
+        await store.database.write(partial(Connection.execute, statement=statement))
+    server = locate(postgres_ready)
+    assert isinstance(server, PostgresServer)
+    raw = await connect(server, {})
+    try:
+        with recorded_statements() as statements:
+            await store.add_heads(TENANT)
+        plans = [plan for _, plan in await explain(store, select_planned(statements), raw)]
+        beside = [plan for plan in plans if {"sessions", "log_leaves"} <= {access.table for access in plan.accesses}]
+        columns = [access.columns for plan in beside for access in plan.accesses if access.table == "log_leaves"]
+        assert columns
+        assert all("session_id" in found for found in columns)
+    finally:
+        await raw.close()
+        await store.close()
+
+
 def list_places() -> set[tuple[str, int, int]]:
     """Every call in `store` that runs a statement: the module, its first line and its last."""
     found: set[tuple[str, int, int]] = set()
