@@ -331,12 +331,11 @@ class DatabaseSource:
         """The sessions with these ids, or all by these filters, as a file that leaves nothing out."""
         if ids:
             keys = self._background.run(find_sessions(self._store, self._tenant, ids))
-            chosen, alone, on_lost = iterate_keys(keys), len(keys) == 1, None
+            chosen, alone = iterate_keys(keys), len(keys) == 1
         else:
             named = {"agent": agent, "status": status, "metadata": metadata}
             chosen, alone = filter_sessions(self._store, self._tenant, **named), False  # type: ignore[arg-type]
-            on_lost = walk.lost.append
-        pieces = write_export(self._store, follow_walk(chosen, walk), alone=alone, on_lost=on_lost)
+        pieces = write_export(self._store, follow_walk(chosen, walk), alone=alone)
         return self._background.iterate(pieces)
 
     def conversations(self, ids: Sequence[str]) -> Iterator[RecordedSession]:

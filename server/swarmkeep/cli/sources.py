@@ -19,7 +19,6 @@ from swarmkeep.events.facts import FACTS, RecordedEvent, UnknownFact, read_data
 
 if TYPE_CHECKING:
     import swarmkeep_client as api
-    from swarmkeep.events.errors import HistoryDamaged
     from swarmkeep.events.run_table import EndedRunStatus
     from swarmkeep.events.state import SessionStatus, Verdict
 
@@ -67,8 +66,6 @@ class Walk:
         self.done = 0
         self.next: str | None = None
         """The session that it ended before."""
-        self.lost: list[HistoryDamaged] = []
-        """Those that could not be read."""
 
 
 class ChatSource(Protocol):

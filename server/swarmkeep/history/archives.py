@@ -32,7 +32,15 @@ from swarmkeep.history.import_export import MAX_SESSION_BYTES, read_chunks, veri
 from swarmkeep.history.retention import RetentionError, read_retention, repeating_hourly, subtract
 from swarmkeep.store.archives import ArchivableSession, ArchivedSession
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import AuditAction, Clock, SealedBatch, SessionKey, StoreUnavailable, utc_now
+from swarmkeep.store.records import (
+    ArchiveUnavailable,
+    AuditAction,
+    Clock,
+    SealedBatch,
+    SessionKey,
+    StoreUnavailable,
+    utc_now,
+)
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +122,9 @@ class ObjectStore:
             yield
         except (self._obstore.exceptions.BaseError, OSError) as error:
             said = str(error).strip().splitlines()
-            raise StoreUnavailable(f"the archive at {self.url}: {said[0] if said else type(error).__name__}") from None
+            raise ArchiveUnavailable(
+                f"the archive at {self.url}: {said[0] if said else type(error).__name__}"
+            ) from None
 
 
 class Archive:
@@ -161,7 +171,7 @@ class Archive:
     async def _fetch(self, record: ArchivedSession) -> list[SealedBatch]:
         content = await self._objects.get(record.name, record.size)
         if content is None and await self._objects.get(_MARKER, _MARKER_BYTES) is None:
-            raise StoreUnavailable(f"there is nothing of Swarmkeep's in the archive at {self._objects.url}")
+            raise ArchiveUnavailable(f"there is nothing of Swarmkeep's in the archive at {self._objects.url}")
         try:
             if content is None:
                 raise InvalidImport("the object is missing")
@@ -225,7 +235,7 @@ class Archive:
             return None
         await self._objects.put(name, content)
         if await self._objects.get(name, len(content)) != content:
-            raise StoreUnavailable(f"the archive at {self._objects.url} does not give back what it took")
+            raise ArchiveUnavailable(f"the archive at {self._objects.url} does not give back what it took")
         return record
 
     async def _export(self, key: SessionKey) -> bytes | None:

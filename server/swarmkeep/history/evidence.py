@@ -104,7 +104,7 @@ async def make_package(
     with ExitStack() as opened:
         events = opened.enter_context(tempfile.TemporaryFile())
         used: set[str] = set()
-        exported = write_export(store, iterate_keys(keys), alone=len(keys) == 1)
+        exported = write_export(store, iterate_keys(keys), alone=len(keys) == 1, whole=True)
         left = await _spool(_note_keys(exported, used), events, max_bytes)
         audit = await _find_entries(store, tenant, set(ids), used) if with_audit else None
         roles = _describe_keys(audit or [])

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
-from typing import BinaryIO, Literal, TypeVar
+from typing import Annotated, BinaryIO, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -20,7 +20,7 @@ from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent
 from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.reading import upcast
-from swarmkeep.store.records import SealedBatch, SessionKey, StoreUnavailable
+from swarmkeep.store.records import ArchiveUnavailable, SealedBatch, SessionKey, StoreUnavailable
 
 # Finds values in imported events that no server records: what reads as a fact may still be made up.
 
@@ -132,6 +132,25 @@ class ExportEnd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     sha256: str
 
 
+class MissingSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session that was to be here, and that the archive did not give back; its line stands where it would begin.
+
+    `code` is `archive_unavailable`, or that of the problem which `verify` finds.
+    """
+
+    record: Literal["missing"] = "missing"
+    session_id: str
+    code: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{1,40}\Z")]
+    # Readers repeat it.
+    detail: Annotated[str, msgspec.Meta(pattern=r"^[ -~]{1,300}\Z")]
+
+
+ExportLine = EventLine | FileLine | MissingSession | ExportEnd
+_RECORDS: Mapping[object, type[FileLine | MissingSession | ExportEnd]] = {
+    "file": FileLine, "missing": MissingSession, "end": ExportEnd,
+}  # fmt: skip
+
+
 class InvalidLine(ValueError):
     """A line that is not what this format has there."""
 
@@ -170,7 +189,7 @@ def write_event_line(one: SealedEvent, texts: Mapping[str, str], begin: ExportSt
     )
 
 
-def read_export_line(line: bytes) -> EventLine | FileLine | ExportEnd:
+def read_export_line(line: bytes) -> ExportLine:
     """Read a line without its break. Raises InvalidLine."""
     if line.startswith(_BEGINNINGS[0]):
         return _read_event_line(line)
@@ -181,9 +200,9 @@ def read_export_line(line: bytes) -> EventLine | FileLine | ExportEnd:
         why = str(error) if line.startswith(_BEGINNINGS) else f"no export has such a line; {_ADVICE}"
         raise InvalidLine(f"this is not JSON: {why}") from None
     record = value.get("record") if isinstance(value, dict) else None
-    if record not in ("file", "end"):
+    if record not in _RECORDS:
         raise InvalidLine(_NO_EXPORT)
-    found = _convert(value, FileLine) if record == "file" else _convert(value, ExportEnd)
+    found = _convert(value, _RECORDS[record])
     # No hash is over the way in which these are written.
     if encode(found) != line:
         raise InvalidLine(_WRITTEN_DIFFERENTLY)
@@ -338,6 +357,14 @@ _WRITTEN_DIFFERENTLY = (
 
 JSON_LINES = "application/x-ndjson"
 
+# Why the archive does not give a session back; all but the last are problems that `verify` finds.
+LOSSES = {
+    "archive_missing": "the session is archived, and its object is not there",
+    "archive_differs": "the session is archived, and its object is not what was written there",
+    "archive_erased": "the session is archived, and the key of the person that encrypts its object is gone",
+    "archive_unavailable": "the session is archived, and the archive did not answer",
+}
+
 # How much of a log is read at once: a page is followed by a smaller one when it was large.
 _PAGE_BYTES = 1024 * 1024
 _MAX_PAGE_EVENTS = 500
@@ -348,26 +375,32 @@ async def write_export(
     keys: AsyncIterable[SessionKey],
     *,
     alone: bool = False,
-    on_lost: Callable[[HistoryDamaged], None] | None = None,
+    whole: bool = False,
 ) -> AsyncGenerator[bytes]:
     """The export of these sessions, piece by piece. A session that is not there any more is left out.
 
     Each is as it was when its turn came; one that is archived is read there, and stays there. `alone`: it is one
     session, and its last event is the last line. Raises StoreUnavailable if one is deleted in the middle of it: what
-    has come until then has no end, and cannot be imported. A session that the archive does not give back raises
-    HistoryDamaged, or is left out where there is `on_lost`, which is told.
+    has come until then has no end, and cannot be imported. In the place of a session that the archive does not give
+    back is a line that says so; if it is to be `alone` or `whole`, ArchiveUnavailable or HistoryDamaged is raised.
     """
     tally = _Tally()
+    is_archive_away = False
     async for key in keys:
         head = await store.read_head(key)
         if head is None:
             continue
         try:
+            # Each attempt may take a minute, and there may be many.
+            if is_archive_away and await store.find_archived(key) is not None:
+                raise ArchiveUnavailable
             source = await _find_source(store, key, head.seq)
-        except HistoryDamaged as lost:
-            if on_lost is None:
+        except (ArchiveUnavailable, HistoryDamaged) as lost:
+            if alone or whole:
                 raise
-            on_lost(lost)
+            is_archive_away |= isinstance(lost, ArchiveUnavailable)
+            code = getattr(lost, "problem", None) or "archive_unavailable"
+            yield tally.add(encode(MissingSession(session_id=key.id, code=code, detail=LOSSES[code])) + b"\n")
             continue
         tally.sessions += 1
         tally.events += head.seq

@@ -7,6 +7,7 @@ import hashlib
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import BinaryIO, Literal
 
 import msgspec
@@ -26,13 +27,15 @@ from swarmkeep.history.export import (
     EventLine,
     ExportedFiles,
     ExportEnd,
+    ExportLine,
     ExportStart,
     FileLine,
     InvalidLine,
+    MissingSession,
     explain_cut_line,
     read_export_line,
 )
-from swarmkeep.history.verify import Head, Problems, Verification
+from swarmkeep.history.verify import ChainProblem, Head, Problems, Verification
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import ChainCheck
 from swarmkeep.store.opening import SqlStore
@@ -64,8 +67,6 @@ MAX_LINE_VALUES = 200_000
 """JSON values of one line: many tiny ones take far more memory than their bytes."""
 _MAX_CHUNK_EVENTS = 200
 _MAX_CHUNK_BYTES = 4 * 1024 * 1024
-
-ExportLine = EventLine | FileLine | ExportEnd
 
 
 class ExportedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,10 +143,12 @@ def verify_export(
     max_queued_runs: int = MAX_QUEUED_RUNS,
     check_session: Callable[[State], None] = UNBOUNDED.check_session,
     on_event: Callable[[SealedEvent], None] = lambda _: None,
+    missing: dict[str, MissingSession] | None = None,
 ) -> Iterator[ExportedSession]:
     """Verify an export from its first line to its last; gives each session once it has proved to be whole.
 
-    `on_event` gets each event before its session has proved to be whole.
+    `on_event` gets each event before its session has proved to be whole. In the end `missing` has the sessions, by
+    their ids, that the file says are missing, and that no other part of it has.
 
     No session may have more than `max_session_bytes`, no line more than `max_line_values`, no queue ever more than
     `max_queued_runs`, and no reply more calls than any model makes. Sessions are folded one after the other, and
@@ -155,41 +158,73 @@ def verify_export(
     """
     lines = ExportLines(file, max_line_values=max_line_values)
     seen: set[str] = set()
-    begun = ended = False
-    sessions = events = 0
+    lost: dict[str, MissingSession] = {}
+    document = _Document(lines)
     while (record := lines.next()) is not None:
-        begun = True
         if isinstance(record, ExportEnd):
-            found = ExportEnd(sessions=sessions, events=events, sha256=lines.sha256.hexdigest())
-            if record != found:
-                raise lines.make_error(
-                    "the lines before this one are not what was exported: some are missing or changed"
-                )
-            ended = True
-        else:
-            if not isinstance(record, EventLine):
-                raise lines.make_error("this should be the first event of a session")
-            place = _read_session_start(lines, record)
-            if place.session_id in seen:
-                raise lines.make_error(f"session {place.session_id!r} is in this file twice")
-            seen.add(place.session_id)
-            if place.begin.alone and sessions:
-                raise lines.make_error("the export before this line is cut off: its last line is missing")
-            sessions += 1
-            state = _fold_session(lines, place, record, max_session_bytes, max_queued_runs, on_event)
-            try:
-                check_session(state)
-            except TooLarge as error:
-                raise TooLarge(f"session {place.session_id!r}: {error}") from None
-            events += state.seq
-            ended = place.begin.alone
-            yield place
-        if ended:
-            sessions = events = 0
-            lines.sha256 = hashlib.sha256()
-    if not ended:
-        lines.line += begun
-        raise lines.make_error("the export is cut off: its last line is missing" if begun else "the file is empty")
+            document.end(record)
+            continue
+        if isinstance(record, MissingSession):
+            document.begin()
+            lost.setdefault(_check_id(lines, record.session_id), record)
+            continue
+        if not isinstance(record, EventLine):
+            raise lines.make_error("this should be the first event of a session")
+        place = _read_session_start(lines, record)
+        if place.session_id in seen:
+            raise lines.make_error(f"session {place.session_id!r} is in this file twice")
+        seen.add(place.session_id)
+        document.begin(place)
+        state = _fold_session(lines, place, record, max_session_bytes, max_queued_runs, on_event)
+        try:
+            check_session(state)
+        except TooLarge as error:
+            raise TooLarge(f"session {place.session_id!r}: {error}") from None
+        yield place
+        if place.begin.alone:
+            document.reset()
+    document.close()
+    if missing is not None:
+        missing.update((name, one) for name, one in lost.items() if name not in seen)
+
+
+class _Document:
+    """A part of a file with an end of its own: sessions up to the last line of an export, or one that is alone."""
+
+    def __init__(self, lines: ExportLines) -> None:
+        self._lines = lines
+        self.reset()
+        self._has_ended = False
+
+    def reset(self) -> None:
+        self._sessions = self._events = 0
+        self._is_open, self._has_ended = False, True
+        self._lines.sha256 = hashlib.sha256()
+
+    def begin(self, place: ExportedSession | None = None) -> None:
+        """A session, or a line that says that one is missing. Raises InvalidImport."""
+        if place is not None:
+            if place.begin.alone and self._is_open:
+                raise self._lines.make_error("the export before this line is cut off: its last line is missing")
+            self._sessions += 1
+            self._events += place.begin.seq
+        self._is_open = True
+
+    def end(self, record: ExportEnd) -> None:
+        """The last line. Raises InvalidImport."""
+        if record != ExportEnd(sessions=self._sessions, events=self._events, sha256=self._lines.sha256.hexdigest()):
+            raise self._lines.make_error(
+                "the lines before this one are not what was exported: some are missing or changed"
+            )
+        self.reset()
+
+    def close(self) -> None:
+        """The end of the file. Raises InvalidImport."""
+        if self._is_open:
+            self._lines.line += 1
+            raise self._lines.make_error("the export is cut off: its last line is missing")
+        if not self._has_ended:
+            raise self._lines.make_error("the file is empty")
 
 
 def _fold_session(
@@ -220,11 +255,15 @@ def _fold_session(
 def _read_session_start(lines: ExportLines, record: EventLine) -> ExportedSession:
     if record.begin is None:
         raise lines.make_error("this should be the first event of a session")
+    session_id = _check_id(lines, record.sealed.event.session_id)
+    return ExportedSession(session_id=session_id, begin=record.begin, line=lines.line, offset=lines.offset)
+
+
+def _check_id(lines: ExportLines, session_id: str) -> str:
     try:
-        session_id = check_id(record.sealed.event.session_id)
+        return check_id(session_id)
     except InvalidRequest as error:
         raise lines.make_error(str(error)) from None
-    return ExportedSession(session_id=session_id, begin=record.begin, line=lines.line, offset=lines.offset)
 
 
 def read_chunks(file: BinaryIO, place: ExportedSession, session_id: str) -> Iterator[SealedBatch]:
@@ -343,20 +382,26 @@ class ExportCheck:
         self._file = file
         self._places: dict[str, ExportedSession] = {}
         self._compared: set[str] = set()
+        self.missing: dict[str, MissingSession] = {}
+        """The sessions that the file says are missing, once it was verified."""
 
     def verify(self) -> Iterator[tuple[str, Verification]]:
-        """Give each session once it has proved to be whole; however large it is. Raises InvalidImport."""
+        """Give each session once it has proved to be whole; however large it is. Then those that the file says are
+        missing. Raises InvalidImport."""
         redacted: list[int] = []
 
         def note(one: SealedEvent) -> None:
             if one.salt is None:
                 redacted.append(one.event.seq)
 
-        for place in verify_export(self._file, max_session_bytes=sys.maxsize, on_event=note):
+        for place in verify_export(self._file, max_session_bytes=sys.maxsize, on_event=note, missing=self.missing):
             self._places[place.session_id] = place
             head = Head(seq=place.begin.seq, hash=place.begin.hash)
             yield place.session_id, Problems().make_verification(place.begin.seq, head, redacted)
             redacted.clear()
+        for name, one in self.missing.items():
+            problem = ChainProblem(seq=None, code=one.code, detail=one.detail)
+            yield name, Verification(valid=False, events=0, head=None, problems=[problem], problem_count=1)
 
     @property
     def heads(self) -> Mapping[str, ExportedSession]:
@@ -424,6 +469,8 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """How many of the recorded ones were made of other branches."""
     left_out: dict[str, int] = {}
     """What the file has and no session gets, and how much of it."""
+    missing: dict[str, str] = {}
+    """The sessions that the file says are missing in it, the first thousand, and why."""
 
 
 async def import_export(
@@ -451,7 +498,8 @@ async def import_export(
     """
     if as_id is not None:
         check_id(as_id, "/query/as")
-    places, digest = await asyncio.to_thread(_verify_file, file, max_line_values, max_queued_runs, sizes)
+    missing: dict[str, MissingSession] = {}
+    places, digest = await asyncio.to_thread(_verify_file, file, max_line_values, max_queued_runs, sizes, missing)
     if as_id is not None and len(places) != 1:
         raise InvalidImport(f"a new id needs a file with one session; this file has {len(places)}", line=1)
     keys = [SessionKey(tenant, as_id or place.session_id) for place in places]
@@ -471,7 +519,7 @@ async def import_export(
                 # Another process has just recorded it, and may even have deleted it since.
                 await _is_still_here(store, keys[number], places[number])
                 present[number] = True
-    return _build_report(keys, places, present, dry_run)
+    return _build_report(keys, places, present, missing, dry_run)
 
 
 async def read_known_heads(store: SqlStore, keys: Sequence[SessionKey]) -> dict[SessionKey, SessionHead]:
@@ -483,10 +531,18 @@ async def read_known_heads(store: SqlStore, keys: Sequence[SessionKey]) -> dict[
 
 
 def _verify_file(
-    file: BinaryIO, max_line_values: int, max_queued_runs: int, sizes: SizeLimits
+    file: BinaryIO,
+    max_line_values: int,
+    max_queued_runs: int,
+    sizes: SizeLimits,
+    missing: dict[str, MissingSession],
 ) -> tuple[list[ExportedSession], str]:
     found = verify_export(
-        file, max_line_values=max_line_values, max_queued_runs=max_queued_runs, check_session=sizes.check_session
+        file,
+        max_line_values=max_line_values,
+        max_queued_runs=max_queued_runs,
+        check_session=sizes.check_session,
+        missing=missing,
     )
     return list(found), digest_file(file)
 
@@ -529,7 +585,11 @@ async def _is_still_here(store: SqlStore, key: SessionKey, place: ExportedSessio
 
 
 def _build_report(
-    keys: Sequence[SessionKey], places: Sequence[ExportedSession], present: Sequence[bool], dry_run: bool
+    keys: Sequence[SessionKey],
+    places: Sequence[ExportedSession],
+    present: Sequence[bool],
+    missing: Mapping[str, MissingSession],
+    dry_run: bool,
 ) -> ImportReport:
     found = list(zip(keys, places, present, strict=True))
     return ImportReport(
@@ -543,4 +603,5 @@ def _build_report(
             )
             for key, place, was in found[:MAX_LISTED_SESSIONS]
         ],
+        missing={one.session_id: one.detail for one in islice(missing.values(), MAX_LISTED_SESSIONS)},
     )

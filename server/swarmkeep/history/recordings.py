@@ -67,7 +67,7 @@ from swarmkeep.history.divergences import (
     find_recorded_batch,
     follows_verdict,
 )
-from swarmkeep.history.export import EventLine, InvalidLine, parse_event_line, read_export_line
+from swarmkeep.history.export import EventLine, InvalidLine, MissingSession, parse_event_line, read_export_line
 from swarmkeep.runs.agents import Registry
 from swarmkeep.runs.calls import make_refused_outcome, make_unknown_tool_outcome
 from swarmkeep.runs.guardrails import Guards
@@ -604,6 +604,8 @@ def _read_event(line: bytes, number: int) -> tuple[RecordedEvent, dict[str, str]
             return parse_event_line(line), {}
         except (MalformedJson, msgspec.ValidationError):
             raise InvalidImport(str(bad), line=number) from None
+    if isinstance(found, MissingSession):
+        raise InvalidImport(f"session {found.session_id!r} is missing: {found.detail}", line=number)
     return (found.sealed.event, found.texts) if isinstance(found, EventLine) else None
 
 

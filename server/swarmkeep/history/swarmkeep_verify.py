@@ -120,8 +120,8 @@ class Session:
 
 
 def read_export(file):
-    """The sessions of an export, each once it has proved to be whole."""
-    session, files, digest, counts, ended, known = None, [], hashlib.sha256(), [0, 0], False, set()
+    """The sessions of an export, each once it has proved to be whole; then those that are missing are named."""
+    session, files, digest, counts, ended, known, missing = None, [], hashlib.sha256(), [0, 0], False, set(), {}
     for number, raw in enumerate(file, start=1):
         try:
             expect(raw.endswith(b"\n"), "the file is cut off")
@@ -130,8 +130,8 @@ def read_export(file):
                 event, payload = split_event(line)
                 if session is None:
                     session, counts[0] = Session(event), counts[0] + 1
-                    expect(session.id not in known, f"{session.id} is in this file twice")
-                    expect(counts[0] == 1 or not session.start["alone"], "a session that was alone is among others")
+                    is_first = digest.digest() == hashlib.sha256().digest() or not session.start["alone"]
+                    expect(is_first and session.id not in known, f"{session.id} is twice, or not alone, in this file")
                     known.add(session.id)
                 session.take(event, payload, files)
                 files, counts[1], ended = [], counts[1] + 1, False
@@ -140,24 +140,25 @@ def read_export(file):
                     yield session
                     session, ended = None, session.start["alone"]
             elif line.startswith('{"record":"file",'):
-                record = json.loads(line)
-                content = base64.b64decode(record["content"])
+                content = base64.b64decode(json.loads(line)["content"])
                 name = hashlib.sha256(content).hexdigest()
                 made = {"record": "file", "sha256": name, "content": base64.b64encode(content).decode()}
                 expect(session is not None and line == compact(made), f"the file {name} is not what it was")
                 files.append(name)
             else:
-                expect(line.startswith('{"record":"end",'), "it is not a line of an export")
+                expect(line.startswith(('{"record":"missing",', '{"record":"end",')), "it is not a line of an export")
                 expect(session is None and not files, "a session is cut off")
+                ended = line.startswith('{"record":"end",')
                 end = {"record": "end", "sessions": counts[0], "events": counts[1], "sha256": digest.hexdigest()}
-                expect(line == compact(end), "lines before this one are missing or changed")
-                ended = True
+                expect(line == compact(end if ended else json.loads(line)), "lines before are missing or changed")
+                missing.update({} if ended else {json.loads(line)["session_id"]: line})
             digest.update(raw)
             if ended:
                 digest, counts = hashlib.sha256(), [0, 0]
         except (Bad, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise Bad(f"line {number}: {error}") from None
     expect(ended and session is None, "the export is cut off: its last line is missing")
+    expect(missing.keys() <= known, f"sessions are missing: {[missing[name] for name in missing.keys() - known]}")
 
 
 def load_proofs():

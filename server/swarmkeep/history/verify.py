@@ -33,6 +33,7 @@ from swarmkeep.events.messages import list_fact_files, list_text_hashes
 from swarmkeep.events.state import State, ToolCall
 from swarmkeep.events.views import view_stored_session
 from swarmkeep.events.words import FIRST_MESSAGES
+from swarmkeep.history.export import LOSSES
 from swarmkeep.store.audit import SessionRows, SqlSnapshot
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import (
@@ -67,9 +68,9 @@ CODES: Mapping[str, str] = {
     "payload_missing": "the payload was removed, and no `session.redacted` event says so",
     "stand_in_differs": "what is in place of a removed payload is not what redaction left there",
     "redaction_undone": "a `session.redacted` event says that the payload was removed, but it is there",
-    "archive_missing": "the session is archived, and its object is not there",
-    "archive_differs": "the session is archived, and its object is not what was written there",
-    "archive_erased": "the session is archived, and the key of the person that encrypts its object is gone",
+    "archive_missing": LOSSES["archive_missing"],
+    "archive_differs": LOSSES["archive_differs"],
+    "archive_erased": LOSSES["archive_erased"],
     "head_missing": "the session has rows, but no head row",
     "head_differs": "a column of the head row does not match the events",
     "stamp_missing": "the head row has no stamp, although there is an integrity key",

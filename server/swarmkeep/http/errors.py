@@ -18,7 +18,7 @@ from swarmkeep.http.auth import RequestTimeout, Unauthenticated
 from swarmkeep.http.bodies import JsonResponse
 from swarmkeep.http.parameters import describe_parameter
 from swarmkeep.logs import outage_log
-from swarmkeep.store.records import SchemaBehind, StoreUnavailable
+from swarmkeep.store.records import ArchiveUnavailable, SchemaBehind, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ _ERRORS = {
     "search_off": (501, "Search is turned off here"),
     "draining": (503, "The server is shutting down"),
     "overloaded": (503, "The server is overloaded"),
-    "store_unavailable": (503, "The database cannot be used"),
+    "store_unavailable": (503, "The database, or the archive, cannot be used"),
     "schema_behind": (503, "The database does not have this release's schema"),
 }
 STATUS = {code: status for code, (status, _) in _ERRORS.items()}
@@ -204,7 +204,8 @@ def make_problem(error: Exception, handler: BaseRouteHandler | None = None) -> t
     if isinstance(error, StoreUnavailable):
         # The sentence names the database's host, which callers need not know.
         outage_log.note(error, "requests refused")
-        detail = "the database cannot be reached; try again"
+        place = "archive" if isinstance(error, ArchiveUnavailable) else "database"
+        detail = f"the {place} cannot be reached; try again"
         return _make_document(503, "store_unavailable", detail), {"Retry-After": "1"}
     if isinstance(error, SchemaBehind):
         outage_log.note(error, "requests refused")

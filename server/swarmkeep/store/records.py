@@ -249,6 +249,10 @@ class StoreUnavailable(Exception):
     """The database cannot be reached; the message names it without its password."""
 
 
+class ArchiveUnavailable(StoreUnavailable):
+    """The archive cannot be reached, or is not the one that was there."""
+
+
 class OutcomeUnknown(StoreUnavailable):
     """The connection broke during a commit, which may have worked. `appended` is what it recorded if it did, but for a
     claimed lease, whose epoch is unknown."""

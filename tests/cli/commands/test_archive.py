@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from swarmkeep.history import swarmkeep_verify
 from swarmkeep.store.opening import open_store
 from swarmkeep.store.records import SessionKey
 from swarmkeep.store.schema import upgrade
@@ -90,7 +92,7 @@ def test_server_brings_back_what_is_asked_for(db: CommandLine, tmp_path: Path) -
 
 
 def test_export_names_what_the_archive_has_lost(db: CommandLine, tmp_path: Path) -> None:
-    """The others are exported, archived or not; who names a lost session is refused."""
+    """The others are exported, archived or not; every reader of the file names the lost one, which can be added."""
     archive = tmp_path / "archive"
     env = {"SWARMKEEP_ARCHIVE": f"file://{archive}"}
     whole = ["export", "--all", "-o", "all.jsonl"]
@@ -103,11 +105,41 @@ def test_export_names_what_the_archive_has_lost(db: CommandLine, tmp_path: Path)
     # A database that is only read stays as it is.
     assert "--bring-back order-1" in db.expect_refusal("events", "order-1", env=env)
     [lost] = archive.glob("default/order-1/*")
-    for spoil, why in ((lambda: lost.write_bytes(b"x"), "not what was written there"), (lost.unlink, "not there")):
+    content = lost.read_bytes()
+    marker = archive / "README.txt"
+    for spoil, why in (
+        (lambda: lost.write_bytes(b"x"), "its object is not what was written there"),
+        (lost.unlink, "its object is not there"),
+        (marker.unlink, "the archive did not answer"),
+    ):
         spoil()
-        found = db(*whole, env=env)
-        assert (found.code, "session order-1 is left out" in found.err, why in found.err) == (1, True, True), found
-        verified = db("verify", "all.jsonl")
-        assert (verified.code, verified.out.startswith("order-2: valid")) == (0, True), verified
+        for names in (whole, ["export", "order-1", "order-2", "-o", "all.jsonl"]):
+            found = db(*names, env=env)
+            assert (found.code, f"order-1 is missing: the session is archived, and {why}" in found.err) == (1, True)
+            verified = db("verify", "all.jsonl")
+            assert (verified.code, verified.out.startswith("order-2: valid")) == (1, True), verified
+            assert (f": the session is archived, and {why}" in verified.out, "order-1: NOT VALID" in verified.out) == (
+                True,
+                True,
+            )
+            with pytest.raises(swarmkeep_verify.Bad, match=rf"sessions are missing: .*order-1.*, and {why}"):
+                list(swarmkeep_verify.read_export(io.BytesIO((db.folder / "all.jsonl").read_bytes())))
         assert db("export", "order-1", "-o", "one.jsonl", env=env).code == 1
     assert not (db.folder / "one.jsonl").exists()
+    elsewhere = ["--database-url", f"sqlite:///{db.folder / 'elsewhere.db'}"]
+    imported = db("import", "all.jsonl", *elsewhere)
+    assert (imported.code, imported.out) == (1, "order-2: 2 events\n")
+    assert "order-1 is missing" in imported.err
+    assert "order-1' is missing" in db("check", "all.jsonl", env={"SWARMKEEP_AGENTS": ACME}).err
+    # Once it is mended, its own export makes the other whole.
+    lost.write_bytes(content)
+    assert db("export", "order-1", "-o", "one.jsonl", env=env).code == 0
+    both = b"".join((db.folder / name).read_bytes() for name in ("all.jsonl", "one.jsonl"))
+    (db.folder / "both.jsonl").write_bytes(both)
+    assert len(list(swarmkeep_verify.read_export(io.BytesIO(both)))) == 2
+    assert db("verify", "both.jsonl").code == 0
+    assert db("import", "both.jsonl", *elsewhere).code == 0
+    # The last line vouches for that one, too.
+    cut = b"".join(line for line in (db.folder / "all.jsonl").read_bytes().splitlines(True) if b"missing" not in line)
+    (db.folder / "cut.jsonl").write_bytes(cut)
+    assert "missing or changed" in db("verify", "cut.jsonl").out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swarmkeep.decide.drafts import draft_events
-from swarmkeep.events.codec import digest
+from swarmkeep.events.codec import decode, digest
 from swarmkeep.events.errors import InvalidImport
 from swarmkeep.events.facts import MessageAdded
 from swarmkeep.events.state import State
@@ -131,6 +132,30 @@ def test_no_reader_takes_what_no_server_writes() -> None:
     assert is_valid_for_stranger(sound)
     for what, hostile in write_hostile_exports().items():
         assert (what, is_valid_here(hostile), is_valid_for_stranger(hostile)) == (what, False, False)
+
+
+def test_line_of_a_missing_session_holds_what_is_written_there(text: bytes) -> None:
+    """Its own last line says that nothing is wrong; readers repeat what it says, in reports and on terminals."""
+    line = b'{"record":"missing","session_id":"s-9","code":"archive_missing","detail":"it is not there"}\n'
+
+    def close(begin: bytes) -> bytes:
+        end = export.ExportEnd(sessions=0, events=0, sha256=hashlib.sha256(begin).hexdigest())
+        return begin + export.write_end_line(end)
+
+    missing: dict[str, export.MissingSession] = {}
+    assert list(verify_export(io.BytesIO(close(line)), missing=missing)) == []
+    assert missing["s-9"].detail == "it is not there"
+    changes = [
+        (b"s-9", b"s/9"), (b"there", rb"\ud800"), (b"there", b"x" * 400), (b"there", rb"\u001b"), (b"_m", b" m"),
+        (b"}", b',"more":1}'), (b'","d', b'", "d'), (b"missing", b"absent"),
+    ]  # fmt: skip
+    one = split_into_single(text)[0]
+    named = line.replace(b"s-9", decode(one.splitlines()[0])["session_id"].encode())
+    both = one + close(named)
+    assert (is_valid_here(both), is_valid_for_stranger(both)) == (True, True)
+    cut = [line, close(line) + line, line + text, named + one]
+    for changed in [close(line.replace(*change, 1)) for change in changes] + cut:
+        read_refusal(changed)
 
 
 def is_valid_here(text: bytes) -> bool:

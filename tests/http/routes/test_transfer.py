@@ -6,16 +6,22 @@ import asyncio
 import io
 import json
 import zipfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from swarmkeep.events.facts import RecordedEvent, UnknownFact
 from swarmkeep.history import swarmkeep_proofs
+from swarmkeep.history.archives import Archive, ObjectStore
 from swarmkeep.history.export import ExportStart, write_event_line
 from swarmkeep.store.hashing import GENESIS, SealedEvent, commitment_of, header_of, link
+from swarmkeep.store.opening import open_store
+from swarmkeep.store.records import SessionKey
 from tests.history.transfer.test_formats import CHATGPT
 from tests.http.auth.keys import bearer_headers, key_store
 from tests.http.server import PATIENCE_SECONDS, RunningServer, check_problem, server_settings, start_server
+from tests.store.sessions import begin_session, draft_user_messages
 from tests.support.scripted import ScriptedModel
 
 pytestmark = pytest.mark.one_database
@@ -215,3 +221,37 @@ async def test_evidence_is_made_by_server(service: RunningServer) -> None:
     check_problem(await service.get("/v1/evidence?" + "&".join(["id=a"] * 201)), 400, "invalid_request")
     service.app.state.service.max_package_bytes = 1000
     check_problem(await service.get(f"/v1/evidence?id={names[0]}"), 413, "too_large")
+
+
+async def test_export_names_what_the_archive_lost(sqlite_ready: str, tmp_path: Path) -> None:
+    """The stream goes on behind it; what can be said before it begins is an answer of its own."""
+    folder = tmp_path / "archive"
+    old = open_store(sqlite_ready, clock=lambda: datetime.now(UTC) - timedelta(days=365))
+    for name in ("a", "b", "c"):
+        key = SessionKey("default", name)
+        await old.append(key, await begin_session(old, key), draft_user_messages("hello"))
+    assert await Archive(old, ObjectStore(folder.as_uri())).archive_due(timedelta(0)) == 3
+    await old.close()
+    [lost] = folder.glob("default/b/*")
+    lost.unlink()
+    given = server_settings(database_url=sqlite_ready, archive=folder.as_uri())
+
+    async def read(service: RunningServer, query: str) -> list[tuple[str, str]]:
+        lines = list(map(json.loads, (await service.get(f"/v1/export{query}")).content.splitlines()))
+        assert lines.pop()["record"] == "end"
+        return [(line["session_id"], line.get("code", "")) for line in lines if line.get("seq", 1) == 1]
+
+    async with start_server(given) as service:
+        assert await read(service, "") == [("c", ""), ("b", "archive_missing"), ("a", "")]
+        assert await read(service, "?id=b&id=a") == [("b", "archive_missing"), ("a", "")]
+        assert check_problem(await service.get("/v1/export?id=b"), 409, "history_damaged")["session_id"] == "b"
+        assert check_problem(await service.get("/v1/evidence?id=a&id=b"), 409, "history_damaged")["session_id"] == "b"
+        await service.session(id="new")
+        (folder / "README.txt").unlink()
+        [gone] = folder.glob("default/c/*")
+        gone.unlink()
+        away = "archive_unavailable"
+        # It is asked only once.
+        assert await read(service, "") == [("new", ""), ("c", away), ("b", away), ("a", away)]
+        assert "the archive" in check_problem(await service.get("/v1/export?id=c"), 503, "store_unavailable")["detail"]
+        check_problem(await service.get("/v1/evidence?id=c"), 503, "store_unavailable")

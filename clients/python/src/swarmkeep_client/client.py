@@ -101,7 +101,9 @@ class Client:
     ) -> Generator[bytes, None]:
         """Sessions as a file that leaves nothing out, piece by piece: those with these ids, or all by these filters.
 
-        Raises SessionNotFound, and ConnectionFailed if it breaks off: what has come cannot be imported then.
+        A session that the server's archive does not give back has a line that says so (`"record": "missing"`); the
+        export of only that one raises HistoryDamaged. Raises SessionNotFound, and ConnectionFailed if it breaks off:
+        what has come cannot be imported then.
         """
         return self._sender.download(calls.export_sessions(ids, agent=agent, status=status, metadata=metadata))
 

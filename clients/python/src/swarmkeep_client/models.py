@@ -325,7 +325,8 @@ class ImportedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """The report of an import, or with `dry_run` of what it would do; `sessions` names the first thousand. `forks` were
-    made of other branches of the file, and `left_out` counts what no session gets."""
+    made of other branches of the file, and `left_out` counts what no session gets. `missing` are the sessions that an
+    export says are missing in it, and why."""
 
     dry_run: bool
     imported: int
@@ -336,6 +337,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "export"
     forks: int = 0
     left_out: dict[str, int] = {}
+    missing: dict[str, str] = {}
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):

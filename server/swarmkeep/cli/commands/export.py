@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from io import SEEK_END
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -46,7 +47,6 @@ from swarmkeep.store.urls import PostgresServer, SqliteFile, locate
 
 if TYPE_CHECKING:
     from swarmkeep.cli.opening import Source
-    from swarmkeep.events.errors import HistoryDamaged
     from swarmkeep_client import ImportReport
 
 
@@ -87,6 +87,7 @@ def export(
 
     With --format, export one session as a document for people. The output file appears once it is complete. Ctrl-C ends
     an export of a database after the current session: the file is complete up to there, and --from exports the rest.
+    Sessions that the archive does not give back are named; then the exit code is 1.
     """
     ids, labels = session_ids or [], parse_labels(metadata)
     if bool(ids) == everything:
@@ -104,14 +105,21 @@ def export(
     if everything:
         _export_all(where, _Filters(agent, status, labels), first, output, quiet=quiet)
         return
+    _export_named(where, ids, form, output)
+
+
+def _export_named(where: SourceOptions, ids: Sequence[str], form: str, output: Path | None) -> None:
+    missing: dict[str, str] = {}
     with open_source(where) as source:
         if form == "jsonl":
-            pieces = source.export(ids, agent=None, status=None, metadata={}, walk=Walk())
+            pieces = _note_missing(source.export(ids, agent=None, status=None, metadata={}, walk=Walk()), missing)
         else:
             pieces = source.transcript(ids[0], "html" if form == "html" else "markdown")
         _write(pieces, output)
         for session_id in dict.fromkeys(ids):
-            warn_if_damaged(source, session_id)
+            if session_id not in missing:
+                warn_if_damaged(source, session_id)
+    _end(missing)
 
 
 @dataclass(frozen=True)
@@ -146,21 +154,42 @@ def _export_all(
                 progress.done = walk.done if where.server_url is None else progress.done + len(piece)
 
         pieces = found.export([], agent=filters.agent, status=filters.status, metadata=filters.metadata, walk=walk)
-        _write(count(pieces), output)
-    for lost in walk.lost:
-        say(f"session {lost.session_id} is left out: {_explain_loss(lost)}")
+        missing: dict[str, str] = {}
+        _write(count(_note_missing(pieces, missing)), output)
     if asked.is_set() and walk.next is not None:
         exported = pluralize(walk.done, "session was", "sessions were")
         say(f"interrupted: {exported} exported completely; continue with --all --from {walk.next}")
-        raise typer.Exit(INTERRUPTED)
-    if walk.lost:
-        raise typer.Exit(1)
+        _end(missing, INTERRUPTED)
+    _end(missing)
 
 
-def _explain_loss(lost: HistoryDamaged) -> str:
-    from swarmkeep.history.verify import CODES
+# The beginning of a line for a session that the archive did not give back.
+_MISSING = b'{"record":"missing",'
+_MAX_NAMED = 20
 
-    return CODES[lost.problem] if lost.problem is not None else str(lost)
+
+def _note_missing(pieces: Iterable[bytes], found: dict[str, str]) -> Iterator[bytes]:
+    """The same pieces; notes the sessions that they say are missing, and why."""
+    from swarmkeep.events.codec import decode
+
+    begun = b""
+    for piece in pieces:
+        yield piece
+        *lines, begun = (begun + piece).split(b"\n")
+        for one in (decode(line) for line in lines if line.startswith(_MISSING)):
+            found[one["session_id"]] = one["detail"]
+        # Of others there is no need to keep what may be large.
+        begun = begun if begun.startswith(_MISSING[: len(begun)]) else b"-"
+
+
+def _end(missing: Mapping[str, str], code: int = 0) -> None:
+    """End with this exit code, or 1 if sessions are missing, which are named."""
+    for session_id, why in islice(missing.items(), _MAX_NAMED):
+        say(f"session {session_id} is missing: {why}")
+    if len(missing) > _MAX_NAMED:
+        say(f"and {len(missing) - _MAX_NAMED} more sessions are missing")
+    if code or missing:
+        raise typer.Exit(code or 1)
 
 
 def _describe_interruption(output: Path | None) -> str:
@@ -245,6 +274,7 @@ def import_sessions(
         put_json(report)
     else:
         _put_report(report)
+    _end(report.missing)
 
 
 def _choose_form(file: BinaryIO, form: str, agent: str | None) -> FileForm:

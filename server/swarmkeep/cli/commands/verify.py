@@ -545,21 +545,23 @@ def _verify_file(path: Path, checkpoint: Path | None, anchors: _Anchors, noted: 
                 find_beginning(file)
             check = ExportCheck(file)
             for session_id, found in check.verify():
-                if as_json and checkpoint is None:
+                if as_json and (checkpoint is None or not found.valid):
                     put_json_line({"session_id": session_id, **msgspec.structs.asdict(found)})
-                elif checkpoint is None:
+                elif checkpoint is None or not found.valid:
                     _put_verification(session_id, to_client(found, Verification), None)
             if not check.heads:
                 say("the file has no sessions")
         except InvalidImport as error:
             put_json_line({"valid": False, "detail": str(error)}) if as_json else put(f"{path}: NOT VALID, {error}")
             return False
+        is_whole = not check.missing
         if noted is not None:
-            return _compare_only_session(check, noted)
+            return _compare_only_session(check, noted) and is_whole
         proofs = () if package is None else package.proofs
-        return lines is None or _compare_with_heads(
+        is_good = lines is None or _compare_with_heads(
             check, lines, checkpoint, anchors, proofs, as_json=as_json and checkpoint is not None
         )
+        return is_good and is_whole
 
 
 def _check_package_key(package: Package, anchors: _Anchors, *, is_compared: bool) -> None:

@@ -38,7 +38,7 @@ _PACKAGE_HEADERS = {"Content-Disposition": 'attachment; filename="case.zip"'}
     operation_class=ExportOperation,
     response_description="The export, in JSON lines; one that was cut off has no last line",
     opt={OPEN_QUERY_PREFIX: "metadata."},
-    responses=problem_specs("session_not_found"),
+    responses=problem_specs("session_not_found", "history_damaged"),
 )
 async def export_sessions(
     request: Request[Any, Any, Any],
@@ -51,11 +51,12 @@ async def export_sessions(
     status: Annotated[SessionStatus | None, QueryParameter(description="Only those in this state.")] = None,
 ) -> Response[Any]:
     """Newest first. Parameters `metadata.KEY=VALUE` select the sessions with that metadata. An export that was cut off
-    has no last line."""
+    has no last line. A session that the archive does not give back has a line that says so (`"record": "missing"`);
+    the export of only that one is refused."""
     store, metadata = principal.store, read_metadata_filter(request)
     if not ids:
         keys = filter_sessions(store, principal.tenant, agent=agent, status=status, metadata=metadata)
-        return StreamResponse(write_export(store, keys), JSON_LINES)
+        return await _stream_export(write_export(store, keys))
     if agent or status or metadata:
         raise InvalidRequest("give ids or filters, not both", "/query/id")
     if len(ids) > _MAX_IDS:
@@ -63,7 +64,20 @@ async def export_sessions(
     for session_id in ids:
         principal.session_key(session_id)
     chosen = await find_sessions(store, principal.tenant, ids)
-    return StreamResponse(write_export(store, iterate_keys(chosen), alone=len(chosen) == 1), JSON_LINES)
+    return await _stream_export(write_export(store, iterate_keys(chosen), alone=len(chosen) == 1))
+
+
+async def _stream_export(pieces: AsyncGenerator[bytes]) -> StreamResponse:
+    # What cannot be read at all has a status of its own.
+    first = await anext(pieces, b"")
+
+    async def stream() -> AsyncGenerator[bytes]:
+        async with aclosing(pieces):
+            yield first
+            async for piece in pieces:
+                yield piece
+
+    return StreamResponse(stream(), JSON_LINES)
 
 
 @post(
