@@ -20,6 +20,7 @@ from swarmkeep.events.state import State
 from swarmkeep.events.words import parse_terms
 from swarmkeep.history.archives import Archive, ArchiveError, ObjectStore, open_archive, read_age
 from swarmkeep.history.redact import redact
+from swarmkeep.history.retention import apply_retention, read_retention
 from swarmkeep.history.verify import Head, verify, verify_all
 from swarmkeep.runs import feed as feeds
 from swarmkeep.runs.feed import EventFeed
@@ -348,7 +349,7 @@ async def test_session_whose_object_is_lost_can_be_deleted(place: Place) -> None
     await place.make()
     assert await place.archive.archive_due(AGE) == 1
     place.storage.remove(place.bucket, *place.objects)
-    with pytest.raises(HistoryDamaged):
+    with pytest.raises(HistoryDamaged, match="its object is not there; put the object back, or delete the session"):
         await delete_session(place.store, KEY)
     assert await delete_session(place.store, KEY, force=True) == [KEY]
     assert {name: rows for name, rows in (await place.read_rows()).items() if rows} == {}
@@ -370,6 +371,25 @@ async def test_outage_leaves_sessions_where_they_are(place: Place, monkeypatch: 
     with pytest.raises(StoreUnavailable, match="nothing of Swarmkeep's"):
         await store.state(KEY)
     assert await store.find_damaged_seq(KEY) is None
+
+
+async def test_outage_keeps_no_others_from_being_checked_or_deleted(place: Place) -> None:
+    for name in ("a", "c"):
+        await place.make(SessionKey("default", name))
+    assert await place.archive.archive_due(AGE) == 2
+    await place.make(SessionKey("default", "b"))
+    store, _ = place.open()
+    Archive(store, ObjectStore("s3://no-such-bucket/x"))
+    found = {key.id: [problem.code for problem in one.problems] async for key, one in verify_all(store)}
+    assert found == {"a": ["archive_unavailable"], "b": [], "c": ["archive_unavailable"]}
+    assert await apply_retention(store, read_retention("180d")) == 1
+    left = (await store.list_sessions(SessionFilter("default"))).sessions
+    assert sorted(session.id for session in left) == ["a", "c"]
+    assert len(place.objects) == 2
+    # Once it answers, they go, too.
+    assert await apply_retention(place.store, read_retention("180d")) == 2
+    assert await place.archive.delete_garbage() == 2
+    assert place.objects == []
 
 
 async def test_server_without_archive_says_so(place: Place) -> None:

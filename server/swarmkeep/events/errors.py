@@ -340,15 +340,15 @@ class SessionDamaged(DomainError):
 
 class HistoryDamaged(DomainError):
     """What is stored of the session is not what was recorded. It can be read, and is not advanced. `seq` is the first
-    event that does not verify. `problem` is the code of what is wrong, where that is not found by verifying."""
+    event that does not verify. `problem` is the code of what is wrong, where that is not found by verifying, and
+    `detail` says that, and what to do."""
 
     code = "history_damaged"
 
-    def __init__(self, session_id: str, seq: int, *, problem: str | None = None) -> None:
-        super().__init__(
-            f"what is stored of session {session_id!r} is not what was recorded, from event {seq} on, so nothing is "
-            "added to it: look at `swarmkeep verify`, and restore the database from a backup"
-        )
+    def __init__(self, session_id: str, seq: int, *, problem: str | None = None, detail: str | None = None) -> None:
+        place = "" if detail else f", from event {seq} on, so nothing is added to it"
+        advice = detail or "look at `swarmkeep verify`, and restore the database from a backup"
+        super().__init__(f"what is stored of session {session_id!r} is not what was recorded{place}: {advice}")
         self.session_id = session_id
         self.seq = seq
         self.problem = problem

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from swarmkeep.events.codec import to_timestamp
 from swarmkeep.events.errors import HistoryDamaged, InvalidImport, PersonErased, SessionNotFound
 from swarmkeep.events.state import Damage
-from swarmkeep.history.export import iterate_keys, write_export
+from swarmkeep.history.export import LOSSES, iterate_keys, write_export
 from swarmkeep.history.import_export import MAX_SESSION_BYTES, read_chunks, verify_export
 from swarmkeep.history.retention import RetentionError, read_retention, repeating_hourly, subtract
 from swarmkeep.store.archives import ArchivableSession, ArchivedSession
@@ -59,6 +59,11 @@ _SCHEMES = ("s3://", "gs://", "az://", "file:///")
 # So that an empty bucket, or another one, is not taken for an archive that has lost its objects.
 _MARKER = "README.txt"
 _MARKER_BYTES = 1000
+_ADVICE = {
+    "archive_missing": "put the object back, or delete the session with `force`",
+    "archive_differs": "put back the object as it was, or delete the session with `force`",
+    "archive_erased": "delete the session with `force`",
+}
 
 
 class ArchiveError(Exception):
@@ -110,6 +115,10 @@ class ObjectStore:
                 return bytes(await found.bytes_async()) if found.meta["size"] <= max_bytes else b""
             except FileNotFoundError:
                 return None
+
+    async def is_marked(self) -> bool:
+        """Tell if anything was ever archived there. Raises ArchiveUnavailable."""
+        return await self.get(_MARKER, _MARKER_BYTES) is not None
 
     async def delete(self, name: str) -> None:
         """Raises StoreUnavailable, also where a lock keeps it."""
@@ -170,7 +179,7 @@ class Archive:
 
     async def _fetch(self, record: ArchivedSession) -> list[SealedBatch]:
         content = await self._objects.get(record.name, record.size)
-        if content is None and await self._objects.get(_MARKER, _MARKER_BYTES) is None:
+        if content is None and not await self._objects.is_marked():
             raise ArchiveUnavailable(f"there is nothing of Swarmkeep's in the archive at {self._objects.url}")
         try:
             if content is None:
@@ -181,7 +190,7 @@ class Archive:
             code = "archive_missing" if content is None else unreadable
             log.error("session %s: its object %s in the archive: %s", record.key.id, record.name, error)
             await self._store.note_damage(record.key, Damage(seq=2, code=code))
-            raise HistoryDamaged(record.key.id, 2, problem=code) from None
+            raise HistoryDamaged(record.key.id, 2, problem=code, detail=f"{LOSSES[code]}; {_ADVICE[code]}") from None
 
     async def _decrypt(self, record: ArchivedSession, content: bytes) -> bytes:
         if hashlib.sha256(content).digest() != record.sha256:

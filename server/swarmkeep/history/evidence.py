@@ -134,7 +134,8 @@ def read_blocks(file: IO[bytes]) -> Iterator[bytes]:
 async def _verify(store: SqlStore, key: SessionKey) -> PackagedSession:
     found = await verify(store, key)
     if not found.valid or found.head is None:
-        raise HistoryDamaged(key.id, found.problems[0].seq or 1)
+        problem = found.problems[0]
+        raise HistoryDamaged(key.id, problem.seq or 1, problem=problem.code, detail=problem.detail)
     return PackagedSession(id=key.id, seq=found.head.seq, hash=found.head.hash)
 
 

@@ -29,7 +29,16 @@ from swarmkeep.events.errors import (
 from swarmkeep.runs.sessions import delete_session
 from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import BAD_CURSOR, SessionKey, encode_cursor, label_of, labels_of, parse_cursor, utc_now
+from swarmkeep.store.records import (
+    BAD_CURSOR,
+    ArchiveUnavailable,
+    SessionKey,
+    encode_cursor,
+    label_of,
+    labels_of,
+    parse_cursor,
+    utc_now,
+)
 
 log = logging.getLogger(__name__)
 
@@ -196,18 +205,29 @@ async def _goes_with_another(store: SqlStore, tenant: str, parent: Any) -> bool:
 async def apply_retention(store: SqlStore, retention: Retention) -> int:
     """Delete the sessions of all tenants that are due; return how many. Those on hold, or in use, are left.
 
-    Several servers may do so at once. Each deletion is an entry of the audit log, which names the rule's time.
+    Several servers may do so at once. Each deletion is an entry of the audit log, which names the rule's time. While
+    the archive does not answer, what is archived is left, too.
     """
     count = 0
+    away: ArchiveUnavailable | None = None
     for tenant in await store.list_totals():
         cursor: str | None = None
         while True:
             page = await list_due(store, tenant, retention, before=utc_now(), limit=_PAGE_SESSIONS, cursor=cursor)
             for due in page.data:
-                count += not due.held and await _delete(store, SessionKey(tenant, due.session_id), due)
+                key = SessionKey(tenant, due.session_id)
+                # Each attempt may take a minute, and there may be many.
+                if due.held or (away is not None and await store.find_archived(key) is not None):
+                    continue
+                try:
+                    count += await _delete(store, key, due)
+                except ArchiveUnavailable as error:
+                    away = error
             cursor = page.next_cursor
             if cursor is None:
                 break
+    if away is not None:
+        log.warning("sessions that are due to go are archived, and kept until the archive answers: %s", away)
     return count
 
 

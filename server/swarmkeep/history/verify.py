@@ -46,7 +46,7 @@ from swarmkeep.store.integrity import (
     is_erased,
 )
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import SealedBatch, SessionKey, labels_of
+from swarmkeep.store.records import ArchiveUnavailable, SealedBatch, SessionKey, labels_of
 from swarmkeep.store.runs import find_reopened, make_run_rows
 from swarmkeep.store.usage import make_usage_row
 
@@ -71,6 +71,7 @@ CODES: Mapping[str, str] = {
     "archive_missing": LOSSES["archive_missing"],
     "archive_differs": LOSSES["archive_differs"],
     "archive_erased": LOSSES["archive_erased"],
+    "archive_unavailable": LOSSES["archive_unavailable"],
     "head_missing": "the session has rows, but no head row",
     "head_differs": "a column of the head row does not match the events",
     "stamp_missing": "the head row has no stamp, although there is an integrity key",
@@ -573,16 +574,26 @@ async def verify_all(
 ) -> AsyncGenerator[tuple[SessionKey, Verification]]:
     """Check every session, of one tenant or of all, by tenant and id: also those whose head row is gone.
 
-    `first` is the one to begin with, or where it would be.
+    `first` is the one to begin with, or where it would be. While the archive does not answer, that is the problem of
+    those in it.
     """
+    is_archive_away = False
     after: SessionKey | None = None
     while keys := await store.list_session_keys(tenant, after=after):
         for key in keys:
             if first is not None and (key.tenant, key.id) < (first.tenant, first.id):
                 continue
             try:
+                # Each attempt may take a minute, and there may be many.
+                if is_archive_away and await store.find_archived(key) is not None:
+                    raise ArchiveUnavailable
                 yield key, await verify(store, key)
             except SessionNotFound:
                 # Deleted meanwhile.
                 continue
+            except ArchiveUnavailable:
+                is_archive_away = True
+                findings = Problems()
+                findings.add("archive_unavailable", CODES["archive_unavailable"])
+                yield key, findings.make_verification(0, None)
         after = keys[-1]

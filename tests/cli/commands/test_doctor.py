@@ -54,13 +54,19 @@ def test_named_files_are_looked_at(cli: CommandLine, healthy: list[str]) -> None
     }
     bad = {
         "SWARMKEEP_RETENTION": "soon",
-        "SWARMKEEP_ARCHIVE_AFTER": "90d",
+        "SWARMKEEP_ARCHIVE": "s3://archive/sessions",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
         "SWARMKEEP_SIGNING_KEY": "none.pem",
         "SWARMKEEP_PRICES": "none.json",
     }
     for env, status in ((good, "ok"), (bad, "wrong")):
         found = checks(cli(*healthy, "--json", env=env))
         assert [found[name][0] for name in ("prices", "retention", "archive", "signing key")] == [status] * 4, found
+    assert "archived sessions cannot be read" in found["archive"][1]
+    assert checks(cli(*healthy, "--json", env={"SWARMKEEP_ARCHIVE_AFTER": "90d"}))["archive"][0] == "wrong"
 
 
 def test_looking_changes_nothing(cli: CommandLine, healthy: list[str]) -> None:

@@ -9,7 +9,7 @@ import os
 import platform
 import socket
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
@@ -384,11 +384,7 @@ def _check_integrity(settings: Settings) -> CheckResult:
             "`unstamped` out of SWARMKEEP_INTEGRITY_KEY"
         )
         return CheckResult("integrity", "warning", detail)
-    try:
-        missing = run_on_store(settings.database_url, lambda store: store.has_unstamped(), read_only=True)
-    except (BadDatabaseUrl, StoreUnavailable, SchemaBehind, Overloaded):
-        missing = False
-    if missing:
+    if _ask_store(settings, lambda store: store.has_unstamped()):
         detail = (
             "there are sessions without a stamp; if they are older than the key, run `swarmkeep db stamp --unstamped`"
         )
@@ -430,7 +426,15 @@ def _check_archive(settings: Settings) -> Iterator[CheckResult]:
 
     age = read_age(settings.archive_after)
     if settings.archive is not None:
-        ObjectStore(settings.archive)
+        try:
+            is_marked = asyncio.run(ObjectStore(settings.archive).is_marked())
+        except StoreUnavailable as error:
+            yield CheckResult("archive", "wrong", f"{error}; archived sessions cannot be read")
+            return
+        if not is_marked and _ask_store(settings, lambda store: store.has_archived()):
+            detail = f"there is nothing of Swarmkeep's in {settings.archive}, and sessions are archived"
+            yield CheckResult("archive", "wrong", detail)
+            return
         when = "by `swarmkeep archive` only" if age is None else f"after {settings.archive_after}"
         yield CheckResult("archive", "ok", f"{settings.archive}, {when}")
     elif age is not None:
@@ -445,9 +449,14 @@ def _check_signing_key(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _has_keys(settings: Settings) -> bool:
+    return _ask_store(settings, lambda store: SqlApiKeys(store.database).has_keys())
+
+
+def _ask_store(settings: Settings, question: Callable[[SqlStore], Awaitable[bool]]) -> bool:
+    """The answer of the database, or no where it cannot be asked: that is told of elsewhere."""
     try:
-        return run_on_store(settings.database_url, lambda store: SqlApiKeys(store.database).has_keys(), read_only=True)
-    except (BadDatabaseUrl, StoreUnavailable, SchemaBehind):
+        return run_on_store(settings.database_url, question, read_only=True)
+    except (BadDatabaseUrl, StoreUnavailable, SchemaBehind, Overloaded):
         return False
 
 
