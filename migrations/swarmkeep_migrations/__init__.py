@@ -19,6 +19,7 @@ REVISIONS = (
     "0026",
     "0027",
     "0028",
+    "0029",
 )
 """Every revision, oldest first: known without loading Alembic, which takes a second."""
 

@@ -15,11 +15,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 
 from swarmkeep.decide.drafts import draft_events
-from swarmkeep.events.codec import digest
+from swarmkeep.events.codec import digest, encode_text
 from swarmkeep.events.errors import (
     HistoryDamaged,
     InvalidRequest,
@@ -48,14 +49,16 @@ from swarmkeep.history.redact import redact
 from swarmkeep.history.replay import rebuild_request
 from swarmkeep.history.retention import apply_retention, read_retention
 from swarmkeep.history.verify import verify, verify_all
+from swarmkeep.runs.automations import Automation, Invocation, Maker, Schedule, Target
 from swarmkeep.runs.feed import EventFeed
 from swarmkeep.runs.sessions import delete_session, fork_session, hold_session, release_session
+from swarmkeep.store.automations import StoredAutomation
 from swarmkeep.store.backup import restore_backup, write_backup
 from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore, open_store
 from swarmkeep.store.person_keys import KeyFolder, PersonKeyError, open_key_source
 from swarmkeep.store.records import Claim, SessionKey, StoreUnavailable
-from swarmkeep.store.tables import events, of_session, person_keys
+from swarmkeep.store.tables import automations, events, of_session, person_keys
 from swarmkeep.store.usage import recount_totals
 from tests.history.exports import export_sessions
 from tests.history.test_redact import dump_database
@@ -80,6 +83,12 @@ ANNA = {"customer": "anna"}
 REASON = "request of 3 May"
 AT = "2026-01-02T03:04:05.000000Z"
 PICTURE_NAME = make_picture_part(PICTURE)["blob"]["sha256"]
+
+AUTOMATION = Automation(
+    id="told", name=CANARY, schedule=Schedule(run_at=1), target=Target(messages=(), metadata=ANNA),
+    metadata={}, created_at=1, maker=Maker(None, None),
+)  # fmt: skip
+INVOCATION = Invocation(automation=AUTOMATION, created_at=1, maker=Maker(None, None))
 
 Open = Callable[..., SqlStore]
 
@@ -421,6 +430,10 @@ async def test_writers_and_new_sessions_race_with_an_erasure(opened: Open) -> No
                 await store.append(key, await store.state(key), draft_user_messages(f"{CANARY} {turn}"))
             with suppress(PersonErased, SeqConflict):
                 await begin_persons(store, SessionKey("default", f"n{number}-{turn}"))
+            with suppress(PersonErased):
+                await add_automation(store, f"a{number}-{turn}")
+            with suppress(PersonErased):
+                await add_automation(store, f"b{number}-{turn}", key)
 
     async def erase() -> None:
         try:
@@ -437,9 +450,50 @@ async def test_writers_and_new_sessions_race_with_an_erasure(opened: Open) -> No
         assert await reader.list_encrypted("default", id, unredacted=True) == []
         for key in await reader.list_encrypted("default", id):
             assert CANARY not in str(await reader.read(key))
+    # Those with erased keys are gone.
+    assert len(await reader.list_automations("default")) == await count_automations(reader)
     # Whoever came later has another key.
     for key in await reader.list_session_keys():
         assert (CANARY in str(await reader.read(key))) == (await reader.find_person_key(key) not in erased)
+
+
+async def add_automation(store: SqlStore, id: str, told: SessionKey | None = None) -> None:
+    key = await (store.take_key_of("default", ANNA) if told is None else store.find_person_key(told))
+    await store.add_automation(
+        StoredAutomation("default", id, encode_text(AUTOMATION), 0, 1, None if told is None else told.id, key)
+    )
+
+
+async def count_automations(store: SqlStore) -> int:
+    count = select(func.count()).select_from(automations)
+    return await store.database.read(lambda connection: connection.scalar(count)) or 0
+
+
+async def test_automations_in_a_copy_are_erased(opened: Open, ready_url: str, other_url: str) -> None:
+    """There they are as good as none. Those from before there were keys are deleted in the database itself."""
+    store = opened()
+    await add_automation(opened(person=None), "before")
+    await add_automation(store, "told")
+    await store.invoke_automation("default", "told", lambda known, _: (known, encode_text(INVOCATION), 1))
+    [_, read_elsewhere] = await (other := opened()).list_automations("default")
+    made = io.BytesIO()
+    await asyncio.to_thread(write_backup, ready_url, made, AT)
+    await asyncio.to_thread(restore_backup, other_url, io.BytesIO(made.getvalue()))
+    [_, found] = await opened(other_url).list_automations("default")
+    assert found.data == encode_text(AUTOMATION)
+    assert (await erase_person(store, "default", "anna", REASON)).erased
+    with pytest.raises(PersonErased):
+        await other.add_automation(msgspec.structs.replace(read_elsewhere, id="late"))
+    assert await count_automations(store) == 0
+    assert CANARY not in await dump_database(store)
+    backup = opened(other_url)
+    assert [one.id for one in await backup.list_automations("default")] == ["before"]
+    assert await backup.find_automation("default", "told") is None
+    assert await backup.change_automation("default", "told", lambda known: known) is None
+    [due] = await backup.list_due_invocations(1, 9)
+    assert await backup.find_due_invocation(due) is None
+    await erase_person(backup, "default", "anna", REASON)
+    assert await count_automations(backup) == 0
 
 
 async def is_erased(store: SqlStore, id: str) -> bool:

@@ -105,9 +105,10 @@ class PersonErased(DomainError):
 
     code = "person_erased"
 
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, session_id: str | None) -> None:
+        known = f"the person of session {quote(session_id or '')} was erased: nothing can be added to it"
         super().__init__(
-            f"the person of session {quote(session_id)} was erased: nothing can be added to it; begin a new session"
+            "the person was erased meanwhile; try again" if session_id is None else f"{known}; begin a new session"
         )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from swarmkeep.events.errors import InvalidRequest, Overloaded, PersonNotFound, SessionNotFound
 from swarmkeep.history.redact import redact_wholly, refuse_unredactable
-from swarmkeep.runs.automations import Target, read_automation, read_invocation
+from swarmkeep.runs.automations import Automation, read_automation, read_invocation
 from swarmkeep.runs.sessions import MAX_REASON, Publish
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.person_keys import make_person
@@ -62,26 +62,24 @@ async def erase_person(
         return Erasure(sessions=named, erased=False)
     for id in ids:
         await _erase_key(store, tenant, id, reason, by, publish)
-    # Last, when no more can be made that tell these sessions something.
-    await _delete_automations(store, tenant, person, set(named))
+    await _delete_plain_automations(store, tenant, person)
     return Erasure(sessions=named, erased=True)
 
 
-async def _delete_automations(store: SqlStore, tenant: str, person: object, sessions: set[str]) -> None:
-    """Delete what is told to these sessions, or to new ones of the person, at set times: no key encrypts that."""
+async def _delete_plain_automations(store: SqlStore, tenant: str, person: object) -> None:
+    """Delete what is to begin sessions of the person, and is from before people had keys here."""
 
-    def is_told(target: Target) -> bool:
-        named = target.metadata.get(store.person or "")
-        is_new = named is not None and make_person(tenant, named) == make_person(tenant, person)
-        return target.session_id in sessions or is_new
+    def is_persons(automation: Automation) -> bool:
+        named = automation.target.metadata.get(store.person or "")
+        return named is not None and make_person(tenant, named) == make_person(tenant, person)
 
     for stored in await store.list_automations(tenant):
-        if is_told(read_automation(stored).target):
+        if is_persons(read_automation(stored)):
             await store.delete_automation(tenant, stored.id)
             continue
         # Its times before it was changed have what was told then.
         made = map(read_invocation, await store.list_invocations(tenant, stored.id))
-        if told := [one.number for one in made if is_told(one.automation.target)]:
+        if told := [one.number for one in made if is_persons(one.automation)]:
             await store.delete_invocations(tenant, stored.id, told)
 
 

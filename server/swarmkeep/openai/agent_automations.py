@@ -85,7 +85,6 @@ async def _read_target(principal: Principal, data: NewSessionTarget | ExistingSe
     with _below("target"):
         if isinstance(data, ExistingSessionTarget):
             key, _ = await find_session(principal, data.session_id, to_change=True)
-            await principal.store.refuse_erased(key)
             told = [{"role": "user", "content": data.instructions}]
             shown = {"type": "existing_session", "session_id": key.id, "instructions": data.instructions}
             target = Target(messages=tuple(told), session_id=key.id, shown=shown)

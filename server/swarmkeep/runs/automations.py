@@ -33,10 +33,10 @@ from swarmkeep.runs.reader import SessionReader
 from swarmkeep.runs.runs import IdempotentRequest, Runs, find_record
 from swarmkeep.runs.sessions import Sessions
 from swarmkeep.runs.watcher import Background
-from swarmkeep.store.automations import StoredAutomation, StoredInvocation
+from swarmkeep.store.automations import Due, StoredAutomation, StoredInvocation
 from swarmkeep.store.keys import SqlApiKeys
 from swarmkeep.store.opening import SqlStore
-from swarmkeep.store.records import SessionKey
+from swarmkeep.store.records import SessionKey, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ def continue_options(state: State) -> RunOptions:
 _POLL_SECONDS = 1.0
 # Of one look, so that the automations of all tenants have their turn.
 _AT_ONCE = 100
-# A run that cannot be begun now is tried again so much later.
+# What cannot be read or begun now is tried again so much later.
 _RETRY_SECONDS = 10
 # For how long servers that do not have the agent leave an invocation to others.
 _UNSERVED_SECONDS = 60
@@ -258,36 +258,48 @@ class Automations(Background):
     async def make(self, tenant: str, automation: Automation) -> tuple[Automation, bool]:
         """Record an automation; the second is false if there was one of its id.
 
-        Raises InvalidRequest, QuotaExceeded.
+        Raises InvalidRequest, QuotaExceeded, SessionNotFound, PersonErased.
         """
         due_at = await asyncio.to_thread(automation.schedule.check, await self.read_now())
-        wanted = StoredAutomation(tenant, automation.id, encode_text(automation), 0, due_at)
+        key, told = await self._find_key(tenant, automation.target), automation.target.session_id
+        wanted = StoredAutomation(tenant, automation.id, encode_text(automation), 0, due_at, told, key)
         found = await self._store.add_automation(wanted)
         return read_automation(found), found is wanted
+
+    async def _find_key(self, tenant: str, target: Target) -> str | None:
+        """The key of the person to whom the session belongs that an automation tells something, or begins."""
+        if target.session_id is not None:
+            return await self._store.find_person_key(SessionKey(tenant, target.session_id))
+        return await self._store.take_key_of(tenant, target.metadata)
 
     async def change(
         self, tenant: str, automation_id: str, change: Callable[[Automation], Automation]
     ) -> Automation | None:
         """Change an automation; None without one. Where its schedule or status changes, the next time is set again.
 
-        Raises InvalidRequest, and what `change` raises.
+        Raises InvalidRequest, SessionNotFound, PersonErased, and what `change` raises.
         """
         now = await self.read_now()
         known = await self._store.find_automation(tenant, automation_id)
         if known is None:
             return None
         # An expression may take its time: it is not worked out while others wait for the database.
-        schedule = change(read_automation(known)).schedule
+        wanted = change(read_automation(known))
+        schedule, target = wanted.schedule, wanted.target
         is_new = schedule != read_automation(known).schedule
         due_at = await asyncio.to_thread(schedule.check if is_new else schedule.find_next, now)
+        key = await self._find_key(tenant, target)
 
         def apply(stored: StoredAutomation) -> StoredAutomation:
             before = read_automation(stored)
             after = change(before)
-            if after.schedule != schedule:
+            if (after.schedule, after.target) != (schedule, target):
                 raise errors.InvalidRequest("the automation was changed by another caller meanwhile; try again")
             kept = stored.due_at if after.schedule == before.schedule and after.status == before.status else due_at
-            return replace(stored, data=encode_text(after), due_at=kept if after.status == "active" else None)
+            next_at = kept if after.status == "active" else None
+            return replace(
+                stored, data=encode_text(after), due_at=next_at, session_id=target.session_id, person_key=key
+            )
 
         changed = await self._store.change_automation(tenant, automation_id, apply)
         return None if changed is None else read_automation(changed)
@@ -349,17 +361,21 @@ class Automations(Background):
             self._asked.set()
         for invocation in waiting:
             held = replace(invocation, due_at=seconds + self._hold_seconds)
-            if await self._store.postpone_invocation(invocation, held.due_at):
+            if await self._store.postpone(invocation, held.due_at):
                 await self._begin(held, seconds)
 
-    async def _make_invocation(self, due: StoredAutomation, now: datetime) -> None:
+    async def _make_invocation(self, due: Due, now: datetime) -> None:
         """Make an invocation of the time at which an automation is due. Of times that passed while no server looked,
         the first becomes one."""
-        schedule = read_automation(due).schedule
+        found = await self._read_due(due, int(now.timestamp()))
+        if found is None:
+            return
+        schedule = read_automation(found).schedule
         following = None if schedule.run_at is not None else await asyncio.to_thread(schedule.find_next, now)
+        key = await self._find_key(due.tenant, read_automation(found).target)
 
         def make(stored: StoredAutomation, is_pending: bool) -> tuple[StoredAutomation, str, int | None] | None:
-            if (stored.due_at, stored.data) != (due.due_at, due.data):
+            if (stored.due_at, stored.data) != (due.due_at, found.data):
                 return None
             known = read_automation(stored)
             seconds = int(now.timestamp())
@@ -370,31 +386,43 @@ class Automations(Background):
                 made = replace(made, status="skipped", skip_reason="pending_delivery")
             if following is None:
                 known = replace(known, status="completed")
-            after = replace(stored, data=encode_text(known), due_at=following)
+            # One from before there were keys gets one.
+            after = replace(stored, data=encode_text(known), due_at=following, person_key=key)
             return after, encode_text(made), None if is_pending else seconds
 
-        if await self._store.invoke_automation(due.tenant, due.id, make) is not None:
+        if await self._store.invoke_automation(due.tenant, due.automation_id, make) is not None:
             await reach(INVOCATION_READY)
 
-    async def _begin(self, held: StoredInvocation, now: int) -> None:
-        """Begin the run of an invocation that this process holds; or say why there is none."""
-        invocation = read_invocation(held)
+    async def _read_due(self, due: Due, now: int) -> StoredAutomation | None:
+        """None for one that cannot be read now, which is tried again: the others do not wait for its key."""
         try:
-            done = await self._try(held.tenant, invocation, now)
+            found = await self._store.find_automation(due.tenant, due.automation_id)
+        except StoreUnavailable as error:
+            log.info("automation %s: it cannot be read yet: %s", due.automation_id, error)
+            found = None
+        if found is None:
+            await self._store.postpone(due, now + _RETRY_SECONDS)
+        return found
+
+    async def _begin(self, held: Due, now: int) -> None:
+        """Begin the run of an invocation that this process holds; or say why there is none."""
+        stored = done = None
+        try:
+            stored = await self._store.find_due_invocation(held)
+            done = None if stored is None else await self._try(held.tenant, read_invocation(stored), now)
         except _PASSING as error:
             log.info("automation %s: its run could not be begun yet: %s", held.automation_id, error)
-            done = None
         except Exception:
             log.exception("automation %s: its run could not be begun; trying again", held.automation_id)
             return
-        if done is None:
-            await self._store.postpone_invocation(held, now + _RETRY_SECONDS)
+        if stored is None or done is None:
+            await self._store.postpone(held, now + _RETRY_SECONDS)
             return
         if done.error is not None:
             log.warning("automation %s: its run could not be begun: %s", held.automation_id, done.error.message)
-            if done.error.code in _PAUSING and invocation.scheduled_at is not None:
+            if done.error.code in _PAUSING and done.scheduled_at is not None:
                 await self._pause(held, _PAUSING[done.error.code])
-        await self._store.postpone_invocation(held, None, encode_text(done))
+        await self._store.finish_invocation(held, replace(stored, data=encode_text(done)))
 
     async def _try(self, tenant: str, invocation: Invocation, now: int) -> Invocation | None:
         """The invocation, over; None if it is left to others. Raises what may be otherwise the next time."""
@@ -443,7 +471,7 @@ class Automations(Background):
         await self._runs.start(key, command, idempotency=once, plan=plan)
         return key.id
 
-    async def _pause(self, held: StoredInvocation, reason: PauseReason | None) -> None:
+    async def _pause(self, held: Due, reason: PauseReason | None) -> None:
         def pause(stored: StoredAutomation) -> StoredAutomation:
             known = read_automation(stored)
             if known.status != "active":

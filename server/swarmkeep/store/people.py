@@ -9,11 +9,12 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy import Connection, select, update
 
-from swarmkeep.events.codec import decode, encode_text, to_timestamp
+from swarmkeep.events.codec import Json, decode, encode_text, to_timestamp
 from swarmkeep.events.errors import PersonErased
 from swarmkeep.events.state import State
 from swarmkeep.events.views import SessionView
 from swarmkeep.store.audit import record_action
+from swarmkeep.store.automations import delete_owned
 from swarmkeep.store.heads import AppendPlan
 from swarmkeep.store.person_keys import (
     KEYS_ELSEWHERE,
@@ -27,6 +28,7 @@ from swarmkeep.store.person_keys import (
     encrypt_events,
     find_current_key,
     get_keyring,
+    hold_key,
     list_keys,
     list_sessions_of_key,
     make_person,
@@ -81,7 +83,7 @@ class SqlPeople(OnDatabase):
         )
 
     async def erase_person_key(self, id: str, action: AuditAction, count: int) -> bool:
-        """Erase a key for good, and record that. False if anything in the database is encrypted by it.
+        """Erase a key for good with its automations, and record that. False if any session is encrypted by it.
 
         `count`: of its sessions. Raises StoreUnavailable if the source of keys cannot be reached.
         """
@@ -126,11 +128,18 @@ class SqlPeople(OnDatabase):
         parent = parent if state.parent is None else state.parent.session_id
         if parent is not None:
             return await self.find_person_key(SessionKey(key.tenant, parent))
-        if self.person is None or (value := state.metadata.get(self.person)) is None:
+        return await self.take_key_of(key.tenant, state.metadata)
+
+    async def take_key_of(self, tenant: str, metadata: Json) -> str | None:
+        """The id of the key of the person whom metadata name, which is made if there is none; None if they name none.
+
+        Raises StoreUnavailable.
+        """
+        if self.person is None or (value := metadata.get(self.person)) is None:
             return None
-        person, at = make_person(key.tenant, value), to_timestamp(self._clock())
-        known = await self.database.read(lambda connection: find_current_key(connection, key.tenant, person))
-        return known or await self.database.write(lambda connection: take_key(connection, key.tenant, person, at))
+        person, at = make_person(tenant, value), to_timestamp(self._clock())
+        known = await self.database.read(lambda connection: find_current_key(connection, tenant, person))
+        return known or await self.database.write(lambda connection: take_key(connection, tenant, person, at))
 
 
 def encrypt_plan(plan: AppendPlan, key: PersonKey) -> AppendPlan:
@@ -172,18 +181,12 @@ def _encrypt_content(name: str, content: str | bytes, key: PersonKey) -> str | b
 
 def hold_plan_key(connection: Connection, plan: AppendPlan) -> None:
     """Keep the key of a session from being erased until the transaction ends. Raises PersonErased if it is."""
-    id = plan.state.person_key
-    if id is None:
-        return
-    held = select(person_keys.c.erased_at).where(person_keys.c.id == id)
-    # Empty until it is erased.
-    if connection.scalar(held.with_for_update(read=True, key_share=True)) != "":
-        get_keyring(connection).forget(id)
-        raise PersonErased(plan.key.id)
+    if plan.state.person_key is not None:
+        hold_key(connection, plan.state.person_key, plan.key.id)
 
 
 def erase_key(connection: Connection, id: str, action: AuditAction, at: str, count: int) -> bool:
-    """Erase a key that encrypts nothing any more. False if it does."""
+    """Erase a key that encrypts nothing any more but automations, which go with it. False if it does."""
     row = connection.execute(select(person_keys).where(person_keys.c.id == id).with_for_update()).one_or_none()
     if row is None or list_sessions_of_key(connection, row.tenant, id, unredacted=True):
         return False
@@ -193,6 +196,7 @@ def erase_key(connection: Connection, id: str, action: AuditAction, at: str, cou
     elif row.secret is None and not row.erased_at:
         raise StoreUnavailable(KEYS_ELSEWHERE)
     keyring.forget(id)
+    delete_owned(connection, row.tenant, person_key=id)
     if not row.erased_at:
         connection.execute(update(person_keys).where(person_keys.c.id == id).values(secret=None, erased_at=at))
         record_action(connection, row.tenant, action, {"key": id, "sessions": count}, at)

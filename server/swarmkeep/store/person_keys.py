@@ -27,6 +27,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.util import await_only
 
 from swarmkeep.events.codec import encode_text
+from swarmkeep.events.errors import PersonErased
 from swarmkeep.events.facts import RecordedEvent, SessionRedacted
 from swarmkeep.events.redaction import redact_payload
 from swarmkeep.store.hashing import SALT_BYTES, SealedEvent
@@ -321,6 +322,15 @@ def list_sessions_of_key(connection: Connection, tenant: str, id: str, *, unreda
     if unredacted:
         found = found.where(columns.view.like(f"{_MARK}%"))
     return [SessionKey(tenant, name) for name in connection.scalars(found.order_by(columns.id))]
+
+
+def hold_key(connection: Connection, id: str, session_id: str | None) -> None:
+    """Keep a key from being erased until the transaction ends. Raises PersonErased if it is."""
+    held = select(person_keys.c.erased_at).where(person_keys.c.id == id)
+    # Empty until it is erased.
+    if connection.scalar(held.with_for_update(read=True, key_share=True)) != "":
+        get_keyring(connection).forget(id)
+        raise PersonErased(session_id)
 
 
 # What is stored: rows that are written encrypted, and read again.

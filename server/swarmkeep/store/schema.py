@@ -104,12 +104,13 @@ def _refuse_losing_sessions(connection: Connection, found: str | None) -> None:
             f"{pluralize(away, 'session is', 'sessions are')} archived, and would be lost: bring them back first, with "
             "`swarmkeep archive --bring-back`"
         )
-    encrypted = connection.scalar(text("SELECT count(*) FROM sessions WHERE person_key IS NOT NULL"))
-    if encrypted:
-        raise SchemaBehind(
-            f"{pluralize(encrypted, 'session is', 'sessions are')} encrypted by people's keys, which an older schema "
-            "does not have: export and delete them first"
-        )
+    for table, what in (("sessions", "session"), ("automations", "automation")):
+        encrypted = connection.scalar(text(f"SELECT count(*) FROM {table} WHERE person_key IS NOT NULL"))
+        if encrypted:
+            raise SchemaBehind(
+                f"{pluralize(encrypted, f'{what} is', f'{what}s are')} encrypted by people's keys, which an older "
+                "schema does not have: export and delete them first"
+            )
 
 
 def current(url: str) -> str | None:

@@ -539,7 +539,10 @@ automations = _make_tenant_table(
     Column("data", Verbatim, nullable=False),
     Column("count", BigInteger, nullable=False, comment="how many invocations it has had"),
     Column("due_at", BigInteger, comment="when it is due next, in seconds; null: not by itself"),
+    Column("session_id", Verbatim, comment="the session that it tells something, with which it is deleted"),
+    Column("person_key", Text, comment="the key that its data are encrypted by"),
     Index("ix_automations_due", "due_at"),
+    Index("ix_automations_session", "tenant", "session_id"),
     comment="what begins runs at set times, by itself",
 )
 
@@ -549,7 +552,10 @@ invocations = _make_tenant_table(
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("data", Verbatim, nullable=False),
     Column("due_at", BigInteger, comment="when its run is begun, or that is tried again; null: it is over"),
+    Column("session_id", Verbatim, comment="the session that it tells something, with which it is deleted"),
+    Column("person_key", Text, comment="the key that its data are encrypted by"),
     Index("ix_invocations_due", "due_at"),
+    Index("ix_invocations_session", "tenant", "session_id"),
     comment="the last times of each automation, and what became of them",
 )
 

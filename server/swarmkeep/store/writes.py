@@ -19,6 +19,7 @@ from swarmkeep.events.facts import EventDraft, RecordedEvent, RunQueued, RunStar
 from swarmkeep.events.fold import fold
 from swarmkeep.events.state import Damage, State
 from swarmkeep.store.audit import record_action, record_actions
+from swarmkeep.store.automations import delete_owned
 from swarmkeep.store.contents import (
     NamedContents,
     copy_named,
@@ -184,7 +185,10 @@ def set_aside(connection: Connection, key: SessionKey, damage: Damage | None, at
 def delete_session(
     connection: Connection, key: SessionKey, expected: State | None, action: AuditAction, at: str, *, keeps_files: bool
 ) -> None:
-    """Delete every row of a session, and record that. With `keeps_files` its files are left to be deleted in slices."""
+    """Delete every row of a session, and what tells it something; and record that.
+
+    With `keeps_files` its files are left to be deleted in slices.
+    """
     row = session_columns(key)
     if expected is None:
         last = _DELETE_HEAD.fetch_all(connection, row)
@@ -203,6 +207,7 @@ def delete_session(
     for table, statement in _DELETE_ROWS.items():
         if table is not files or not keeps_files:
             statement.execute(connection, row)
+    delete_owned(connection, key.tenant, session_id=key.id)
     discard_copies(connection, key)
     count_change(connection, key, Growth(sessions=-1, bytes=-freed))
     change_days(connection, key, used, {})

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI, NotFoundError, UnprocessableEntityError
 
-from swarmkeep.events.errors import InvalidRequest
+from swarmkeep.events.errors import InvalidRequest, SessionNotFound
 from swarmkeep.runs.automations import Automations, Schedule, read_invocation
-from swarmkeep.store.automations import KEPT_INVOCATIONS
+from swarmkeep.store.automations import KEPT_INVOCATIONS, StoredAutomation
 from swarmkeep.store.keys import parse_key_id
+from tests.history.replay.test_replay import damage
+from tests.history.test_redact import dump_database
 from tests.http.auth.keys import create_key, key_store
 from tests.http.openai_api.test_errors import check_error
 from tests.http.server import RunningServer
@@ -131,15 +133,42 @@ async def test_existing_session_is_told(client: AsyncOpenAI, model: ScriptedMode
     # What the session's agent is to be like holds for this turn, too.
     assert "Be brief." in model.requests[-1]["messages"][0]["content"]
     assert model.requests[-1]["messages"][-1]["content"] == "Look again."
-    await sessions.delete(session.id)
+    await damage(service.engine, f"UPDATE sessions SET head_seq = head_seq - 1 WHERE id = '{session.id}'")
     clock = Clock()
     scheduler = await open_scheduler(service, clock)
     clock.now += timedelta(days=2)
     await scheduler.look()
     [_, failed] = await list_invocations(client, made.id)
-    assert (failed.status, failed.error.code) == ("failed", "session_not_found")
+    assert (failed.status, failed.error.code) == ("failed", "history_damaged")
     paused = await client.beta.agents.automations.retrieve(made.id)
     assert (paused.status, paused.pause_reason) == ("paused", "target_session_failed")
+
+
+async def test_automations_go_with_their_session(
+    client: AsyncOpenAI, model: ScriptedModel, service: RunningServer
+) -> None:
+    """What it told before it was changed goes, too, and what tells others stays."""
+    automations = client.beta.agents.automations
+    paths = [await service.session(id=id) for id in ("gone", "kept")]
+
+    def tell(session_id: str) -> Any:
+        return {"type": "existing_session", "session_id": session_id, "instructions": f"To {session_id}."}
+
+    gone, changed, kept = [await automations.create(**DAILY, target=tell(id)) for id in ("gone", "gone", "kept")]
+    model.say("Well.")
+    await automations.invocations.create(changed.id)
+    await wait_for(client, changed.id, "completed")
+    await automations.update(changed.id, target=tell("kept"))
+    while (await service.get(paths[0])).json()["status"] != "idle":
+        pass
+    assert (await service.delete(paths[0])).status_code == 204
+    assert {each.id async for each in automations.list()} == {changed.id, kept.id}
+    assert await list_invocations(client, changed.id) == []
+    assert "To gone." not in await dump_database(service.engine.store)
+    with pytest.raises(SessionNotFound):
+        await service.engine.store.add_automation(StoredAutomation("default", "late", "{}", session_id="gone"))
+    with pytest.raises(NotFoundError):
+        await automations.retrieve(gone.id)
 
 
 async def test_each_time_begins_one_run_among_servers(

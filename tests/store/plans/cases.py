@@ -33,7 +33,7 @@ from swarmkeep.events.run_table import FiguresQuery, RunFilter, RunQuery, RunSor
 from swarmkeep.events.state import State
 from swarmkeep.events.words import parse_terms
 from swarmkeep.store.archives import ArchivedSession
-from swarmkeep.store.automations import StoredAutomation, StoredInvocation
+from swarmkeep.store.automations import Due, StoredAutomation, StoredInvocation
 from swarmkeep.store.contents import MARKS, SLICE_BYTES, copy_slice, delete_slice, insert_file
 from swarmkeep.store.feed import FeedCursor, FeedFilter
 from swarmkeep.store.head_log import prove_inclusion
@@ -543,9 +543,14 @@ PEOPLE: Mapping[str, Case] = {
 }
 
 _KEPT = "the last 200 of an automation"
+_TOGETHER = "what is due in the same second"
+_DUE = Due(TENANT, "a", 1, 0)
 
 AUTOMATIONS: Mapping[str, Case] = {
     "make": Case(lambda store: _twice(lambda: store.add_automation(AUTOMATION))),
+    "make, told": Case(
+        lambda store: _refused(store.add_automation(StoredAutomation(TENANT, "b", "{}", session_id="none")))
+    ),
     "find": Case(lambda store: store.find_automation(TENANT, "a")),
     "list": Case(lambda store: store.list_automations(TENANT)),
     "change": Case(lambda store: store.change_automation(TENANT, "a", lambda known: known)),
@@ -556,8 +561,11 @@ AUTOMATIONS: Mapping[str, Case] = {
     "forget": Case(lambda store: store.delete_invocations(TENANT, "a", [1])),
     "due": Case(lambda store: store.list_due_automations(1, 9), across="each server begins what is due"),
     "due, invocations": Case(lambda store: store.list_due_invocations(1, 9), across="each server begins what is due"),
-    "postpone": Case(
-        lambda store: store.postpone_invocation(StoredInvocation(TENANT, "a", 1, "{}", 0), None, "{}"), filters=_KEPT
+    "postpone": Case(lambda store: store.postpone(Due(TENANT, "a", 0, 0), 1), filters=_TOGETHER),
+    "postpone, invocation": Case(lambda store: store.postpone(_DUE, 1), filters=_TOGETHER),
+    "due, read": Case(lambda store: store.find_due_invocation(_DUE), filters=_TOGETHER),
+    "finish": Case(
+        lambda store: store.finish_invocation(_DUE, StoredInvocation(TENANT, "a", 1, "{}")), filters=_TOGETHER
     ),
     "delete": Case(lambda store: store.delete_automation(TENANT, "a")),
 }

@@ -63,7 +63,7 @@ KEYS: dict[str, tuple[set[str], ...]] = {
     "api_keys": ({"id"}, {"tenant"}, {"key_hash"}),
     "person_keys": ({"id"}, {"tenant", "person"}),
     "automations": ({"tenant"}, {"due_at"}),
-    "invocations": ({"tenant", "automation_id"}, {"due_at"}),
+    "invocations": ({"tenant", "automation_id"}, {"tenant", "session_id"}, {"due_at"}),
     "made_agents": ({"tenant"},),
     "made_agent_versions": ({"tenant", "agent_id"},),
 }
