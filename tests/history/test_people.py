@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, func, select, update
 
 from swarmkeep.decide.drafts import draft_events
 from swarmkeep.events.codec import digest, encode_text
@@ -72,6 +72,7 @@ from tests.store.sessions import (
     make_picture_part,
     new_key,
 )
+from tests.store.sql.test_search import WAITING_FOR_THIS
 from tests.support import warm
 from tests.support.processes import clean_environment
 from tests.support.source import ROOT
@@ -494,6 +495,27 @@ async def test_automations_in_a_copy_are_erased(opened: Open, ready_url: str, ot
     assert await backup.find_due_invocation(due) is None
     await erase_person(backup, "default", "anna", REASON)
     assert await count_automations(backup) == 0
+
+
+async def test_no_change_of_an_automation_holds_up_an_erasure(postgres_ready: str) -> None:
+    """Each would wait for the other for ever, if one began with the key and one with the automation."""
+    store, other = (open_store(postgres_ready, person="customer") for _ in range(2))
+    await add_automation(store, "told")
+    [id] = await store.find_person_keys("default", "anna")
+    changing: list[asyncio.Task[Any]] = []
+
+    def go_on_to_automations(connection: Connection) -> None:
+        connection.execute(select(person_keys).where(person_keys.c.id == id).with_for_update())
+        change = other.change_automation("default", "told", lambda known: known)
+        changing.append(asyncio.get_running_loop().create_task(change))
+        while not connection.scalar(WAITING_FOR_THIS):
+            pass
+        connection.execute(select(automations.c.id).with_for_update(nowait=True))
+
+    await store.database.write(go_on_to_automations)
+    assert await changing[0]
+    await store.close()
+    await other.close()
 
 
 async def is_erased(store: SqlStore, id: str) -> bool:

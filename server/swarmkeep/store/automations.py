@@ -120,7 +120,7 @@ class SqlAutomations(OnDatabase):
         """
 
         def job(connection: Connection) -> StoredAutomation | None:
-            known = _find(connection, tenant, automation_id, locked=True)
+            known = _lock(connection, tenant, automation_id)
             if known is None:
                 return None
             changed = change(known)
@@ -141,7 +141,7 @@ class SqlAutomations(OnDatabase):
         such automation."""
 
         def job(connection: Connection) -> StoredInvocation | None:
-            known = _find(connection, tenant, automation_id, locked=True)
+            known = _lock(connection, tenant, automation_id)
             columns = invocations.c
             here = _of(invocations, tenant, automation_id)
             waiting = select(func.count(columns.due_at)).where(*here)
@@ -231,6 +231,16 @@ def _find(connection: Connection, tenant: str, automation_id: str, *, locked: bo
     query = select(automations).where(*_of(automations, tenant, automation_id))
     found = _read_all(connection, query.with_for_update() if locked else query, StoredAutomation)
     return found[0] if found else None
+
+
+def _lock(connection: Connection, tenant: str, automation_id: str) -> StoredAutomation | None:
+    """Find an automation, and keep others from changing it."""
+    key = select(automations.c.person_key).where(*_of(automations, tenant, automation_id))
+    if (id := connection.scalar(key)) is not None:
+        # First, as who erases a key goes on from it to its automations.
+        with contextlib.suppress(PersonErased):
+            hold_key(connection, id, None)
+    return _find(connection, tenant, automation_id, locked=True)
 
 
 def _read_all(connection: Connection, query: Select[Any], kind: type[T]) -> list[T]:

@@ -189,7 +189,7 @@ async def test_words_of_deleted_session_do_not_stay(postgres_ready: str) -> None
         store_words(connection, [work_out(part)])
         deletion = other.delete(key("a"), expected=state)
         deleting.append(asyncio.get_running_loop().create_task(deletion))
-        while not connection.scalar(_WAITING_FOR_THIS):
+        while not connection.scalar(WAITING_FOR_THIS):
             pass
 
     await store.database.write(index)
@@ -200,7 +200,7 @@ async def test_words_of_deleted_session_do_not_stay(postgres_ready: str) -> None
     await other.close()
 
 
-_WAITING_FOR_THIS = sql(
+WAITING_FOR_THIS = sql(
     "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
 )
 
