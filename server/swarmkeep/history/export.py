@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, BinaryIO, Literal, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from swarmkeep.events.errors import HistoryDamaged, InvalidImport, SessionNotFou
 from swarmkeep.events.facts import ApprovalRequested, ContextUpdated, EventView, RecordedEvent, RunWaiting, SessionEvent
 from swarmkeep.events.messages import list_fact_files, list_fact_references, list_text_hashes
 from swarmkeep.events.state import SessionStatus
+from swarmkeep.store.archives import ArchiveOutage
 from swarmkeep.store.hashing import MAX_PAYLOAD_DEPTH, SealedEvent
 from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
@@ -385,20 +387,16 @@ async def write_export(
     back is a line that says so; if it is to be `alone` or `whole`, ArchiveUnavailable or HistoryDamaged is raised.
     """
     tally = _Tally()
-    is_archive_away = False
+    outage = ArchiveOutage(store)
     async for key in keys:
         head = await store.read_head(key)
         if head is None:
             continue
         try:
-            # Each attempt may take a minute, and there may be many.
-            if is_archive_away and await store.find_archived(key) is not None:
-                raise ArchiveUnavailable
-            source = await _find_source(store, key, head.seq)
+            source = await outage.attempt(key, partial(_find_source, store, key, head.seq))
         except (ArchiveUnavailable, HistoryDamaged) as lost:
             if alone or whole:
                 raise
-            is_archive_away |= isinstance(lost, ArchiveUnavailable)
             code = getattr(lost, "problem", None) or "archive_unavailable"
             yield tally.add(encode(MissingSession(session_id=key.id, code=code, detail=LOSSES[code])) + b"\n")
             continue

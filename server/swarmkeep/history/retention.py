@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from swarmkeep.events.errors import (
     SessionNotFound,
 )
 from swarmkeep.runs.sessions import delete_session
+from swarmkeep.store.archives import ArchiveOutage
 from swarmkeep.store.index import SessionFilter
 from swarmkeep.store.opening import SqlStore
 from swarmkeep.store.records import (
@@ -209,25 +211,20 @@ async def apply_retention(store: SqlStore, retention: Retention) -> int:
     the archive does not answer, what is archived is left, too.
     """
     count = 0
-    away: ArchiveUnavailable | None = None
+    outage = ArchiveOutage(store)
     for tenant in await store.list_totals():
         cursor: str | None = None
         while True:
             page = await list_due(store, tenant, retention, before=utc_now(), limit=_PAGE_SESSIONS, cursor=cursor)
             for due in page.data:
                 key = SessionKey(tenant, due.session_id)
-                # Each attempt may take a minute, and there may be many.
-                if due.held or (away is not None and await store.find_archived(key) is not None):
-                    continue
-                try:
-                    count += await _delete(store, key, due)
-                except ArchiveUnavailable as error:
-                    away = error
+                with contextlib.suppress(ArchiveUnavailable):
+                    count += not due.held and await outage.attempt(key, partial(_delete, store, key, due))
             cursor = page.next_cursor
             if cursor is None:
                 break
-    if away is not None:
-        log.warning("sessions that are due to go are archived, and kept until the archive answers: %s", away)
+    if outage.error is not None:
+        log.warning("sessions that are due to go are archived, and kept until the archive answers: %s", outage.error)
     return count
 
 

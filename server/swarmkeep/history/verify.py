@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import re
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from swarmkeep.events.state import State, ToolCall
 from swarmkeep.events.views import view_stored_session
 from swarmkeep.events.words import FIRST_MESSAGES
 from swarmkeep.history.export import LOSSES
+from swarmkeep.store.archives import ArchiveOutage
 from swarmkeep.store.audit import SessionRows, SqlSnapshot
 from swarmkeep.store.hashing import SealedEvent
 from swarmkeep.store.integrity import (
@@ -68,10 +70,7 @@ CODES: Mapping[str, str] = {
     "payload_missing": "the payload was removed, and no `session.redacted` event says so",
     "stand_in_differs": "what is in place of a removed payload is not what redaction left there",
     "redaction_undone": "a `session.redacted` event says that the payload was removed, but it is there",
-    "archive_missing": LOSSES["archive_missing"],
-    "archive_differs": LOSSES["archive_differs"],
-    "archive_erased": LOSSES["archive_erased"],
-    "archive_unavailable": LOSSES["archive_unavailable"],
+    **LOSSES,
     "head_missing": "the session has rows, but no head row",
     "head_differs": "a column of the head row does not match the events",
     "stamp_missing": "the head row has no stamp, although there is an integrity key",
@@ -577,22 +576,18 @@ async def verify_all(
     `first` is the one to begin with, or where it would be. While the archive does not answer, that is the problem of
     those in it.
     """
-    is_archive_away = False
+    outage = ArchiveOutage(store)
     after: SessionKey | None = None
     while keys := await store.list_session_keys(tenant, after=after):
         for key in keys:
             if first is not None and (key.tenant, key.id) < (first.tenant, first.id):
                 continue
             try:
-                # Each attempt may take a minute, and there may be many.
-                if is_archive_away and await store.find_archived(key) is not None:
-                    raise ArchiveUnavailable
-                yield key, await verify(store, key)
+                yield key, await outage.attempt(key, partial(verify, store, key))
             except SessionNotFound:
                 # Deleted meanwhile.
                 continue
             except ArchiveUnavailable:
-                is_archive_away = True
                 findings = Problems()
                 findings.add("archive_unavailable", CODES["archive_unavailable"])
                 yield key, findings.make_verification(0, None)

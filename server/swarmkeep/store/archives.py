@@ -8,15 +8,15 @@ they are as they were. Either the database or the object has a session's events,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, delete, exists, func, select, update
 
 from swarmkeep.store.audit import record_action
 from swarmkeep.store.contents import discard_copies, insert_file, list_archived
-from swarmkeep.store.records import AuditAction, SealedBatch, SessionKey
+from swarmkeep.store.records import ArchiveUnavailable, AuditAction, SealedBatch, SessionKey
 from swarmkeep.store.statements import OnDatabase, prepare_insert_if_absent
 from swarmkeep.store.tables import (
     IS_FIRST,
@@ -32,6 +32,8 @@ from swarmkeep.store.tables import (
 )
 from swarmkeep.store.usage import Growth, count_change, measure_session
 from swarmkeep.store.writes import make_event_rows
+
+T = TypeVar("T")
 
 ArchiveState = Literal["uploading", "archived", "copy", "garbage"]
 """`uploading`: a process is writing the object, or has died while it did. `archived`: the events are only there.
@@ -61,6 +63,25 @@ class ArchivableSession(msgspec.Struct, frozen=True):
     seq: int
     hash: bytes
     active_at: str
+
+
+class ArchiveOutage:
+    """For who does something with many sessions: once the archive did not answer, it is not asked again, since each
+    attempt may take a minute."""
+
+    def __init__(self, store: SqlArchives) -> None:
+        self._store = store
+        self.error: ArchiveUnavailable | None = None
+
+    async def attempt(self, key: SessionKey, work: Callable[[], Awaitable[T]]) -> T:
+        """Do what may need the archive. Raises ArchiveUnavailable, and from then on for each session that is in it."""
+        if self.error is not None and await self._store.find_archived(key) is not None:
+            raise ArchiveUnavailable(str(self.error))
+        try:
+            return await work()
+        except ArchiveUnavailable as error:
+            self.error = error
+            raise
 
 
 class SqlArchives(OnDatabase):
