@@ -409,7 +409,7 @@ class Automations(Background):
         stored = done = None
         try:
             stored = await self._store.find_due_invocation(held)
-            done = None if stored is None else await self._try(held.tenant, read_invocation(stored), now)
+            done = None if stored is None else await self._try(stored, now)
         except _PASSING as error:
             log.info("automation %s: its run could not be begun yet: %s", held.automation_id, error)
         except Exception:
@@ -422,14 +422,15 @@ class Automations(Background):
             log.warning("automation %s: its run could not be begun: %s", held.automation_id, done.error.message)
             if done.error.code in _PAUSING and done.scheduled_at is not None:
                 await self._pause(held, _PAUSING[done.error.code])
-        await self._store.finish_invocation(held, replace(stored, data=encode_text(done)))
+        await self._store.finish_invocation(replace(stored, data=encode_text(done)))
 
-    async def _try(self, tenant: str, invocation: Invocation, now: int) -> Invocation | None:
+    async def _try(self, stored: StoredInvocation, now: int) -> Invocation | None:
         """The invocation, over; None if it is left to others. Raises what may be otherwise the next time."""
+        invocation = read_invocation(stored)
         if not await self._is_answerable(invocation.maker):
             return replace(invocation, status="failed", error=_MAKER_GONE)
         try:
-            session_id = await self._begin_run(tenant, invocation)
+            session_id = await self.begin_run(stored)
         except _PASSING:
             raise
         except errors.DomainError as error:
@@ -447,8 +448,12 @@ class Automations(Background):
         found = await self._keys.find(maker.key_id)
         return found is not None and found.key.is_valid(datetime.now(UTC))
 
-    async def _begin_run(self, tenant: str, invocation: Invocation) -> str:
-        """Record the run of an invocation, unless that was done before, and return its session."""
+    async def begin_run(self, stored: StoredInvocation) -> str:
+        """Record the run of an invocation, unless that was done before, and return its session.
+
+        Raises PersonErased also where its person was erased since it was read, and what `Runs.start` raises.
+        """
+        tenant, invocation = stored.tenant, read_invocation(stored)
         target, automation_id = invocation.automation.target, invocation.automation.id
         name = f"{tenant}\n{automation_id}\n{invocation.number}"
         key = SessionKey(tenant, target.session_id or derive_id("sess", name))
@@ -458,6 +463,8 @@ class Automations(Background):
         plan, options = None, target.options
         if target.session_id is None:
             plan = await self._sessions.plan(agent=target.agent, metadata=target.metadata)
+            # Not by another key, which the person has once this one is erased.
+            plan = replace(plan, base=replace(plan.base, person_key=stored.person_key))
         else:
             options = continue_options(await self._reader.sound_state(key))
         command = StartRun(

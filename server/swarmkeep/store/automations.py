@@ -184,12 +184,12 @@ class SqlAutomations(OnDatabase):
         found = await self.database.read(lambda connection: _read_all(connection, query, StoredInvocation))
         return found[0] if found else None
 
-    async def finish_invocation(self, due: Due, invocation: StoredInvocation) -> None:
-        """Have an invocation be over, with these data, unless another process took it over."""
+    async def finish_invocation(self, invocation: StoredInvocation) -> None:
+        """Have an invocation be over, with these data, unless it is due at another time: then another server has it."""
 
         def job(connection: Connection) -> None:
             data = _make_row(connection, invocation)["data"]
-            connection.execute(update(invocations).where(*_of_due(due)).values(data=data, due_at=None))
+            connection.execute(update(invocations).where(*_of_due(invocation)).values(data=data, due_at=None))
 
         # It is gone with its person.
         with contextlib.suppress(PersonErased):
@@ -221,7 +221,7 @@ def _of(table: Table, tenant: str, automation_id: str) -> tuple[ColumnElement[bo
     return table.c.tenant == tenant, name == automation_id
 
 
-def _of_due(due: Due) -> tuple[ColumnElement[bool], ...]:
+def _of_due(due: Due | StoredInvocation) -> tuple[ColumnElement[bool], ...]:
     table = invocations if due.number else automations
     numbered = (invocations.c.number == due.number,) if due.number else ()
     return *_of(table, due.tenant, due.automation_id), *numbered, table.c.due_at == due.due_at

@@ -660,7 +660,7 @@ class SqlEventLog(SqlEventReader, SqlPeople):
         """
         id = plan.base.person_key
         if plan.base.seq == 0:
-            id = await self.find_key_of_new(plan.key, plan.state)
+            id = id or await self.find_key_of_new(plan.key, plan.state)
         elif plan.state.metadata is not plan.base.metadata:
             self._refuse_other_person(plan)
         return plan if id is None else await self._encrypt_by(plan, id)

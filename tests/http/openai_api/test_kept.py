@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from openai import APIStatusError, AsyncOpenAI, RateLimitError
 
+from swarmkeep.events.errors import PersonErased
 from swarmkeep.http.metrics import ServerLimits
 from tests.history.test_redact import dump_database
 from tests.http.openai_api.test_automations import DAILY, NEW, Clock, open_scheduler
@@ -240,6 +241,19 @@ async def test_automation_whose_key_is_lost_keeps_no_others(
         # What was asked for, while its time of the schedule is skipped.
         assert await list_people(runs=2) == ["None", "None", "anna"]
         await model.wait_for_requests_async(3)
+
+
+async def test_invocation_read_before_an_erasure_begins_nothing(sealed: RunningServer) -> None:
+    """Else what it is to say would be kept by the key that the person gets next."""
+    scheduler = await open_scheduler(sealed, Clock())
+    target = {**NEW, "input": CANARY, "metadata": {"customer": "anna"}}
+    made = (await sealed.post(AUTOMATIONS, {**DAILY, "target": target})).json()["id"]
+    assert (await sealed.post(f"{AUTOMATIONS}/{made}/invocations", {})).status_code == 200
+    [invocation] = await sealed.engine.store.list_invocations("default", made)
+    assert (await sealed.post("/v1/people/erase", {"person": "anna", "reason": "asked for"})).status_code == 200
+    with pytest.raises(PersonErased):
+        await scheduler.begin_run(invocation)
+    assert (await sealed.get("/v1/sessions")).json()["data"] == []
 
 
 # Responses that are kept nowhere live as long as somebody waits for them.

@@ -564,9 +564,7 @@ AUTOMATIONS: Mapping[str, Case] = {
     "postpone": Case(lambda store: store.postpone(Due(TENANT, "a", 0, 0), 1), filters=_TOGETHER),
     "postpone, invocation": Case(lambda store: store.postpone(_DUE, 1), filters=_TOGETHER),
     "due, read": Case(lambda store: store.find_due_invocation(_DUE), filters=_TOGETHER),
-    "finish": Case(
-        lambda store: store.finish_invocation(_DUE, StoredInvocation(TENANT, "a", 1, "{}")), filters=_TOGETHER
-    ),
+    "finish": Case(lambda store: store.finish_invocation(StoredInvocation(TENANT, "a", 1, "{}", 0)), filters=_TOGETHER),
     "delete": Case(lambda store: store.delete_automation(TENANT, "a")),
 }
 
